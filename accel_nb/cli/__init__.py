@@ -1,0 +1,1 @@
+"""The shell's face: ``accel-nb``."""

@@ -1,0 +1,168 @@
+"""The launcher's arguments as options of a command line: one parser for the shell and for the notebook's magics.
+
+`LaunchRequest` field by field ──> argparse options ──> arguments as `notebook_launcher` takes them ──> `LaunchRequest`
+"""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import NoReturn
+
+from ..errors import InvalidArgument
+from ..protocol.plan import LaunchRequest, Timeouts
+
+SAID_OTHERWISE = frozenset({"function_name", "block"})
+"""Fields that no option sets: what is launched says its name, and each face has its own way not to wait."""
+
+_HELP = {
+    "num_processes": "number of ranks; left out: one per visible accelerator, else 1",
+    "mixed_precision": "what an Accelerator in the ranks uses by default: no, bf16 or fp16",
+    "use_port": "a fixed port for the ranks' store; left out: a free one",
+    "master_addr": "address of the first machine; this version launches on one machine",
+    "node_rank": "number of this machine; this version launches on one machine",
+    "num_nodes": "number of machines; this version launches on one",
+    "rdzv_backend": "rendezvous of several machines; not part of this version",
+    "rdzv_endpoint": "rendezvous of several machines; not part of this version",
+    "rdzv_conf": "rendezvous of several machines; not part of this version",
+    "rdzv_id": "rendezvous of several machines; not part of this version",
+    "max_restarts": "how often all ranks are started again after a failure",
+    "monitor_interval": "seconds between two looks at the ranks' output",
+    "log_line_prefix_template": "prefix of output lines, with ${rank}, ${local_rank}, ${role_name}",
+    "devices": "which accelerators, in the order of the ranks, by position or id: 3,1",
+    "device": "auto, cuda or cpu; one that is not there is an error",
+    "backend": "what starts the ranks: auto or local",
+    "env": "a variable for the ranks; may be repeated",
+    "debug": "compare the ranks' operations before they run, also where that costs something; --no-debug: never",
+    "on_failure": "raise, or return a result that holds the failures",
+    "start_method": "how rank processes come to be",
+    "returns": "whose value is brought back",
+    "dry_run": "run one step on CPU ranks, and tell what would go wrong",
+    "memory_snapshot": "record where GPU memory is allocated, and tell the lines when a rank fails",
+    "timeouts": f"seconds by name: start_s=120,stalled_s=60; names: {', '.join(Timeouts.__struct_fields__)}",
+}
+_SUGGESTED = {
+    "mixed_precision": ("no", "bf16", "fp16"),
+    "device": ("auto", "cuda", "cpu"),
+    "backend": ("auto", "local"),
+}
+"""For completion. What is allowed is for the planner to say, which knows the machine."""
+_METAVARS = {int: "N", float: "S", str: "TEXT"}
+
+
+class OptionParser(argparse.ArgumentParser):
+    """argparse that raises `InvalidArgument` instead of ending the process; abbreviations are not guessed."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(f"{self.prog}: {message}. {self.prog} --help tells all options.")
+
+
+def add_launch_options(parser: argparse.ArgumentParser, leave_out: Collection[str] = ()) -> None:
+    """One option per field of `LaunchRequest`, ``--num-processes`` with upstream's ``--num_processes`` beside it.
+
+    What is not given is not in the namespace either.
+    """
+    hints = typing.get_type_hints(LaunchRequest)
+    for field in LaunchRequest.__struct_fields__:
+        if field not in SAID_OTHERWISE and field not in leave_out:
+            spellings = dict.fromkeys((f"--{field.replace('_', '-')}", f"--{field}"))
+            parser.add_argument(*spellings, dest=field, help=_HELP[field], **_reading(field, hints[field]))
+
+
+def launch_arguments(options: argparse.Namespace) -> dict[str, object]:
+    """The launcher's arguments that were given, by their name, as `notebook_launcher` takes them."""
+    given = {name: value for name, value in vars(options).items() if name in LaunchRequest.__struct_fields__}
+    if "env" in given:
+        given["env"] = dict(given["env"])
+    return given
+
+
+def launch_request(options: argparse.Namespace, **more: object) -> LaunchRequest:
+    """The request that `options` and the fields of `more` make, which win. Checked later, by the planner."""
+    given = {**launch_arguments(options), **more}
+    return LaunchRequest(**given)  # type: ignore[arg-type]  # by the types of the options
+
+
+def suggestions(parser: argparse.ArgumentParser, before: str, text: str) -> list[str]:
+    """How `text`, behind the words `before`, may go on: options, or values of the option before it."""
+    actions = {spelling: action for action in parser._actions for spelling in action.option_strings}  # noqa: SLF001  argparse has no other way to list them
+    last = actions.get((before.split() or [""])[-1])
+    if last is not None and last.nargs != 0:
+        values = last.choices or _SUGGESTED.get(last.dest, ())
+        return [str(value) for value in values if str(value).startswith(text)]
+    return sorted(option for option in actions if option.startswith(text) and "_" not in option)
+
+
+def _reading(field: str, hint: object) -> dict[str, typing.Any]:
+    """How argparse is to read one field, by its type."""
+    own = _OWN_FORMS.get(field)
+    if own is not None:
+        metavar, read = own
+        return {
+            "type": read,
+            "metavar": metavar,
+            "default": argparse.SUPPRESS,
+            **({"action": "append"} if field == "env" else {}),
+        }
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not types.NoneType]
+    if typing.get_origin(hint) is typing.Literal:
+        return {"choices": typing.get_args(hint), "default": argparse.SUPPRESS}
+    if kinds == [bool]:
+        may_be_unsaid = types.NoneType in typing.get_args(hint)
+        action = argparse.BooleanOptionalAction if may_be_unsaid else "store_true"
+        return {"action": action, "default": argparse.SUPPRESS}
+    (kind,) = kinds
+    return {"type": kind, "metavar": _METAVARS[kind], "default": argparse.SUPPRESS}
+
+
+def device_list(text: str) -> tuple[int | str, ...]:
+    """``0,2`` as `notebook_launcher` takes it. Raises argparse's own error, with the text."""
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entries):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
+    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return name, value
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [_variable(entry) for entry in text.split(",")]
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _timeouts(text: str) -> Timeouts:
+    seconds: Mapping[str, str] = _pairs(text)
+    for name, value in seconds.items():
+        if name not in Timeouts.__struct_fields__:
+            allowed = ", ".join(Timeouts.__struct_fields__)
+            raise argparse.ArgumentTypeError(f"{name!r} is not known; allowed: {allowed}")
+        if not _is_number(value):
+            raise argparse.ArgumentTypeError(f"{name}={value!r} is no number of seconds")
+    return Timeouts(**{name: float(value) for name, value in seconds.items()})
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+_OWN_FORMS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "devices": ("LIST", device_list),
+    "env": ("NAME=VALUE", _variable),
+    "rdzv_conf": ("KEY=VALUE,...", _pairs),
+    "timeouts": ("NAME=S,...", _timeouts),
+}
+"""Field -> how its value is shown in the help, and read."""

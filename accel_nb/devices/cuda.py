@@ -1,0 +1,123 @@
+"""NVIDIA GPUs: figures by NVML, the count that decides by torch, visibility by ``CUDA_VISIBLE_DEVICES``.
+
+The meaning of that variable follows CUDA C++ Programming Guide, "CUDA Environment Variables": indexes, UUIDs or
+unambiguous beginnings of UUIDs; the first entry that names nothing ends the list; an entry named twice empties it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+from msgspec.structs import replace
+
+from ..protocol import environment
+from ..protocol.hardware import DeviceInfo
+from . import nvml
+from .nvml import Gpu
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class CudaDevice:
+    kind = "cuda"
+    process_group = "nccl"
+    preference = 100
+    one_rank_each = True
+    precisions = frozenset({"no", "bf16", "fp16"})
+    visibility_variables = (VARIABLE,)
+    out_of_memory_texts = (
+        "CUDA error: out of memory",  # of the runtime
+        "CUDA driver error: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUSOLVER_STATUS_ALLOC_FAILED",
+        "CUSPARSE_STATUS_ALLOC_FAILED",
+        "CUFFT_ALLOC_FAILED",
+        "CUDNN_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",  # cuDNN 9
+        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",  # what cuDNN says when it finds no room to work in
+        "Cuda failure 'out of memory'",  # NCCL
+        "Cuda failure 2 'out of memory'",
+    )
+    rank_overhead_bytes = 1460 << 20
+    """Context and NCCL, measured on an H200."""
+    records_allocations = True
+
+    def __init__(self, binding: Callable[[], ModuleType | None] = nvml.load) -> None:
+        self._binding = binding
+
+    def probe(self) -> tuple[DeviceInfo, ...]:
+        gpus = nvml.read_gpus(self._binding())
+        devices = visible_devices(gpus, environment.current())
+        return tuple(_with_own_memory(device, position) for position, device in enumerate(devices))
+
+    def count(self) -> int:
+        import torch
+
+        # device_count() alone asks NVML: it counts GPUs for which this torch or this driver cannot start CUDA.
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def visible_ids(self, variables: Mapping[str, str]) -> tuple[str, ...] | None:
+        text = variables.get(VARIABLE)
+        if text is None:
+            return None
+        return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+    def env_for(self, chosen: Sequence[DeviceInfo]) -> dict[str, str]:
+        return {VARIABLE: ",".join(device.uuid or str(device.index) for device in chosen)}
+
+
+def visible_devices(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
+    """Those of `gpus` that CUDA shows under `variables`, in its order."""
+    entries = DEVICE.visible_ids(variables)
+    if entries is None:
+        return tuple(_info(_usable(gpu)) for gpu in gpus)
+    # CUDA numbers the fastest first unless told otherwise: among unequal GPUs an index may name another than NVML's.
+    in_doubt = len({gpu.name for gpu in gpus}) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    shown: list[DeviceInfo] = []
+    for entry in entries:
+        gpu = _named(entry, gpus)
+        if gpu is None:
+            break
+        shown.append(DeviceInfo(index=gpu.index) if in_doubt and entry.isdecimal() else _info(gpu))
+    repeated = len({(device.index, device.uuid) for device in shown}) < len(shown)
+    return () if repeated else tuple(shown)
+
+
+def _named(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    if entry.isdecimal():
+        return _usable(gpus[int(entry)]) if int(entry) < len(gpus) else None
+    everything = [found for gpu in gpus for found in (gpu, *gpu.instances)]
+    matches = [found for found in everything if found.uuid.lower().startswith(entry.lower())]
+    return _usable(matches[0]) if len(matches) == 1 else None
+
+
+def _usable(gpu: Gpu) -> Gpu:
+    """What CUDA opens when told `gpu`: of a GPU in MIG mode its first instance."""
+    return gpu.instances[0] if gpu.instances else gpu
+
+
+def _info(gpu: Gpu) -> DeviceInfo:
+    return DeviceInfo(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        memory_used_bytes=gpu.memory_used_bytes,
+        kernel_used_bytes=gpu.own_bytes,
+    )
+
+
+def _with_own_memory(device: DeviceInfo, position: int) -> DeviceInfo:
+    """`device`, with what this process's torch holds on it where NVML could not see it (a container hides pids)."""
+    torch = sys.modules.get("torch")
+    if device.kernel_used_bytes or torch is None or not torch.cuda.is_initialized():
+        return device
+    if position >= torch.cuda.device_count():
+        return device
+    return replace(device, kernel_used_bytes=int(torch.cuda.memory_reserved(position)))
+
+
+DEVICE = CudaDevice()

@@ -1,0 +1,1 @@
+"""From a function in a cell to ranks and back: planning, packing, starting, watching, ending."""

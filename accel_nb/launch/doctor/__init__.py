@@ -1,0 +1,1 @@
+"""What is here, what works, and what to do about what does not."""

@@ -1,0 +1,1 @@
+"""What starts ranks, one file per engine."""

@@ -1,0 +1,78 @@
+"""The two protocols of an engine: what starts the ranks of one attempt, and what was started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from ...protocol.batch_sizes import SearchHistory
+from ...protocol.commands import KeeperMessage, RunCommand, Surroundings
+from ...protocol.plan import LaunchPlan
+from ...protocol.wire import Skipped
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of a plan's ranks."""
+
+    plan: LaunchPlan
+    payload_fd: int
+    """Borrowed for the duration of `Engine.start`."""
+    store_fd: int | None = None
+    """Listening socket for the store when the user has chosen a port; borrowed like the payload."""
+    surroundings: Surroundings
+    log_dir: Path
+    notices: tuple[str, ...] = ()
+    """What packing has to tell the user."""
+    number: int = 0
+    searches: SearchHistory = SearchHistory()
+    """What the attempts before have learned of batch sizes."""
+    first_sequence: int = 1
+
+
+class RankGroup(Protocol):
+    """The kernel's end of one attempt. Used by one thread, the run's supervisor."""
+
+    def fds(self) -> Sequence[int]:
+        """Descriptors that become readable when `receive` or `lost` has something new."""
+
+    def receive(self) -> list[KeeperMessage | Skipped]:
+        """What the keeper has said since last asked."""
+
+    def send(self, command: RunCommand, fds: Sequence[int] = ()) -> None:
+        """Tell the keeper; `fds` belong to the command and stay the caller's. Never blocks."""
+
+    def flush(self) -> bool:
+        """Go on sending; False while something still waits to be sent."""
+
+    def take_fd(self) -> int:
+        """The descriptor that came with the oldest `Value` not yet taken. The caller owns it."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether a keeper has taken the run."""
+
+    def lost(self) -> str | None:
+        """A sentence when whoever held the ranks has died; None while it lives."""
+
+    def kill(self) -> None:
+        """End the keeper and with it every rank, now."""
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Starts ranks. A module constant ``ENGINE`` in ``launch/engines/<name>.py``."""
+
+    name: str
+
+    def num_tries(self) -> int:
+        """How often `start` is worth a try before its error is told: what it builds on may have died unnoticed."""
+
+    def start(self, attempt: Attempt, cancelled: Callable[[], bool]) -> RankGroup:
+        """Begin; does not wait for the ranks. May wait for a server, until `cancelled`. Raises StartError."""
+
+    def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:
+        """The run is over; `modules` are what its ranks had to import."""

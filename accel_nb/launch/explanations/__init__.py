@@ -1,0 +1,1 @@
+"""What low-level messages mean, and what to do about them."""

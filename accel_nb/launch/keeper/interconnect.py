@@ -1,0 +1,26 @@
+"""What to try when all ranks wait in the same operation: then it is what joins their devices that does not work."""
+
+from __future__ import annotations
+
+from ...protocol.plan import LaunchPlan
+
+_SWITCHES = {
+    "nccl": (
+        "Launch with env={'NCCL_DEBUG': 'INFO'} to see what NCCL tries, then with one of env={'NCCL_P2P_DISABLE': '1'} "
+        "(no direct copies between GPUs: for boards or virtual machines where they hang), env={'NCCL_IB_DISABLE': '1'} "
+        "(no InfiniBand) or env={'NCCL_SHM_DISABLE': '1'} (no shared memory)."
+    ),
+    "gloo": (
+        "gloo joins the ranks over TCP: env={'GLOO_SOCKET_IFNAME': 'lo'} names the network interface, and a firewall "
+        "must let the ranks of a machine reach each other."
+    ),
+}
+"""Variables of NCCL ("Environment Variables" in its user guide) and of torch's gloo backend ("torch.distributed")."""
+
+
+def interconnect_hint(plan: LaunchPlan, *, first: bool) -> str:
+    """`first`: it is the first operation of their process group, which joins them."""
+    devices = ", ".join(f"rank {rank.rank} on {rank.device_label}" for rank in plan.ranks)
+    what = "in the first operation of their process group" if first else "in the same operation"
+    switches = _SWITCHES.get(plan.process_group, "")
+    return f"All ranks are {what}, so none of them is missing: {devices}. {switches}".rstrip()

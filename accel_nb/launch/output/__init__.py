@@ -1,0 +1,1 @@
+"""What ranks write: bytes in, lines and progress rows out, bounded on the way."""

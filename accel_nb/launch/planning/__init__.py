@@ -1,0 +1,1 @@
+"""From what was asked and what the machine has to a plan. Starts nothing."""

@@ -1,0 +1,1 @@
+"""What happens inside a rank around the user's function."""

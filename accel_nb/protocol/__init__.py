@@ -1,0 +1,1 @@
+"""The values that cross a process boundary. No torch, no behaviour beyond validation."""

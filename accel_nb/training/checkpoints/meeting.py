@@ -1,0 +1,277 @@
+"""Where ranks wait for each other before they save or load together, and learn at once that one does not come.
+
+Through the store of the run, on connections of our own:
+
+    {n}/rank    what that rank came to the n-th meeting for, and how far it has
+                come: backwards that all ranks share
+    {n}/count   how many have come
+    {n}/open    the rank that has come first; "over": one has ended, there will be no such meeting
+    {n}/settling how many wanted to say what has become of it; the first one does
+    {n}/settled "all": have come; else why this can never happen
+
+A rank that trains on needs the others in its forward or backward, where they never come, since they wait here: a
+watching thread of that rank sees it and settles the meeting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+from torch.distributed import (  # type: ignore[attr-defined]  # all are public, says the documentation
+    DistError,
+    DistStoreError,
+    Store,
+    TCPStore,
+)
+
+from ...errors import CheckpointError
+from ...protocol import environment
+from ..operations.group_store import wait_for_keys
+from ..ranks.process_group import RankFacts
+
+TELL_S = 30.0
+"""A rank that has waited this long says for whom."""
+PATIENCE_S = 1800.0
+"""As long as a collective of gloo waits (torch's default)."""
+LOOK_S = 0.25
+STUCK_S = 5.0
+"""The forward of a prepared model in training waits only for what the first comer has sent long ago, or will never
+send."""
+_CONNECT_S = 10.0
+_WATCH_S = 20 * 86400.0
+"""torch writes a line when a wait runs out, and counts milliseconds in 32 bits."""
+
+_PLACES = {
+    ("torch.autograd", "backward"): "backward",
+    # where DistributedDataParallel (torch 2.6 to 2.13) sends buffers, and in the second pass its buckets, to all ranks
+    ("torch.nn.parallel.distributed", "_pre_forward"): "forward",
+}
+"""Module and function -> what the user calls it."""
+
+_ALL_HAVE_COME = "all"
+_OVER = "over"
+
+
+@dataclass
+class _Counts:
+    """Of this process, not of one Accelerator: its ranks may use one to train and another to save."""
+
+    meetings: int = 0
+    """Number of the one that this rank came to last, alike on all ranks."""
+    joins: int = 0
+    """Blocks in which ranks may have unequally many backwards that are over."""
+    backwards: int = 0
+    """How many that wait for the other ranks this one has begun since the last of these blocks."""
+    trainer: int = 0
+    """The thread that began the last one."""
+    are_watched: bool = False
+
+
+_counts = _Counts()
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """One rank at a meeting."""
+
+    operation: str
+    progress: tuple[int, int]
+    """`_Counts.joins` and `_Counts.backwards`: alike on ranks that have come equally far."""
+
+
+class Meeting:
+    """Used by the thread that trains."""
+
+    def __init__(self, facts: RankFacts) -> None:
+        self._facts = facts
+        self._store: Store | None = None
+
+    def note_backward(self) -> None:
+        """This rank begins a backward that waits for the other ranks. Of others each rank may have its own number."""
+        _counts.backwards += 1
+        _counts.trainer = threading.get_ident()
+        if not _counts.are_watched and self._facts.num_processes > 1:
+            _counts.are_watched = True
+            _watch(self._facts.process_index)
+
+    def note_joined(self) -> None:
+        """A block is over in which ranks waited for those that had more batches: from now on all count from here."""
+        _counts.joins += 1
+        _counts.backwards = 0
+
+    def arrive(self, operation: str) -> None:
+        """Return once every rank has come for the same `operation`. CheckpointError as soon as that cannot happen."""
+        _counts.meetings += 1
+        if self._facts.num_processes == 1:
+            return
+        self._store = self._store or _connect()
+        if self._store is None:  # the group was opened in another way; the collective that follows waits, too
+            return
+        store, name = self._store, _name(_counts.meetings)
+        own = Arrival(operation, (_counts.joins, _counts.backwards))
+        store.set(f"{name}/{self._facts.process_index}", msgspec.json.encode(own).decode())
+        num_there = store.add(f"{name}/count", 1)
+        if num_there == 1:
+            store.set(f"{name}/open", str(self._facts.process_index))
+        if num_there == self._facts.num_processes:
+            _settle(store, name, self._disagreement(store, name))
+        reason = self._wait(store, name, operation, is_first=num_there == 1)
+        if reason != _ALL_HAVE_COME:
+            raise CheckpointError(reason)
+
+    def _wait(self, store: Store, name: str, operation: str, *, is_first: bool) -> str:
+        settled = [f"{name}/settled"]
+        if not wait_for_keys(store, settled, timeout_s=TELL_S):
+            if is_first:
+                print(self._waiting(store, name, operation, TELL_S))  # noqa: T201  for the user of the rank
+            if not wait_for_keys(store, settled, timeout_s=PATIENCE_S):
+                _settle(store, name, self._waiting(store, name, operation, TELL_S + PATIENCE_S))
+        return store.get(f"{name}/settled").decode()
+
+    def _waiting(self, store: Store, name: str, operation: str, waited_s: float) -> str:
+        missing = [rank for rank in range(self._facts.num_processes) if not store.check([f"{name}/{rank}"])]
+        return (
+            f"rank {self._facts.process_index} has waited {waited_s:.0f} s in {operation} for rank "
+            f"{', '.join(map(str, missing))}. {_hint(operation)}"
+        )
+
+    def _disagreement(self, store: Store, name: str) -> str:
+        ranks = range(self._facts.num_processes)
+        arrivals = [_decode(store.get(f"{name}/{rank}")) for rank in ranks]
+        if len({one.operation for one in arrivals}) == 1:
+            return _ALL_HAVE_COME
+        called = ", ".join(f"rank {rank} {one.operation}" for rank, one in zip(ranks, arrivals, strict=True))
+        return f"the ranks have called different operations at the same time: {called}. Let all call the same."
+
+
+def num_meetings() -> int:
+    """How many this rank has come to."""
+    return _counts.meetings
+
+
+def go_on_after(number: int) -> None:
+    """The next meeting is the one after `number`, on all ranks: some of them may have come to more than others."""
+    _counts.meetings = number
+
+
+class _Watcher(threading.Thread):
+    """Sees that this rank trains on while another waits. One per process, from its first backward to its end."""
+
+    def __init__(self, rank: int, store: Store, waker: Store) -> None:
+        """`store`, `waker`: connections; the thread waits on the first, which nobody else can use meanwhile."""
+        super().__init__(name="accel_nb meetings", daemon=True)
+        self._rank = rank
+        self._store = store
+        self._waker = waker
+        self._is_ending = threading.Event()
+
+    def run(self) -> None:
+        number = _counts.meetings
+        try:
+            while not self._is_ending.is_set():
+                number += 1
+                self._look_at(number)
+        except (DistError, _RankEnds):  # the store is gone, or nobody will meet any more
+            return
+
+    def end(self) -> None:
+        """Called when the process exits: a thread that still waits for the store then would abort it (SIGABRT)."""
+        self._is_ending.set()
+        with suppress(DistError):
+            self._waker.set(f"{_name(_counts.meetings + 1)}/open", _OVER)
+        self.join(_CONNECT_S)
+
+    def _look_at(self, number: int) -> None:
+        store, name = self._store, _name(number)
+        while not _comes(store, f"{name}/open", _WATCH_S):
+            pass
+        opened_by = store.get(f"{name}/open").decode()
+        if opened_by == _OVER:
+            raise _RankEnds
+        first_rank = int(opened_by)
+        first = _decode(store.get(f"{name}/{first_rank}"))
+        num_looks_in_forward = 0
+        while _counts.meetings < number and not self._is_ending.is_set() and not store.check([f"{name}/settled"]):
+            place = _place_of(_counts.trainer)
+            num_looks_in_forward = num_looks_in_forward + 1 if place == "forward" else 0
+            is_ahead = place == "backward" and (_counts.joins, _counts.backwards) > first.progress
+            if is_ahead or num_looks_in_forward * LOOK_S >= STUCK_S:
+                _settle(store, name, self._accusation(first_rank, first.operation, place))
+            self._is_ending.wait(LOOK_S)
+
+    def _accusation(self, first_rank: int, operation: str, place: str) -> str:
+        return (
+            f"rank {first_rank} is in {operation}, and rank {self._rank} goes on training without it: "
+            f"it is in a {place} that needs rank {first_rank}. {_hint(operation)}"
+        )
+
+
+class _RankEnds(Exception):
+    """A rank has come to the end of its program."""
+
+
+def _watch(rank: int) -> None:
+    """Start the watching thread of this process, if the run's store is known."""
+    store, waker = _connect(), _connect()
+    if store is not None and waker is not None:
+        watcher = _Watcher(rank, store, waker)
+        watcher.start()
+        atexit.register(watcher.end)
+
+
+def _settle(store: Store, name: str, reason: str) -> None:
+    """Whoever comes first says what has become of the meeting, for all ranks."""
+    # Not by compare_set, which wakes nobody who waits for the key in stores without libuv (torch 2.13), as a launch's.
+    if store.add(f"{name}/settling", 1) == 1:
+        store.set(f"{name}/settled", reason)
+
+
+def _hint(operation: str) -> str:
+    return f"Call {operation} on every rank, not inside `if accelerator.is_main_process:`."
+
+
+def _comes(store: Store, key: str, timeout_s: float) -> bool:
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+    except DistStoreError:
+        return False
+    return True
+
+
+def _place_of(thread: int) -> str:
+    """Whether `thread` is where a prepared model waits for the other ranks: "forward", "backward", or neither, ""."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  CPython's documented way to look at another thread
+    while frame is not None:
+        place = _PLACES.get((frame.f_globals.get("__name__", ""), frame.f_code.co_name))
+        # In evaluation a rank may wait for another that is only slow: gloo passes buffers on from rank to rank.
+        if place is not None and (place != "forward" or frame.f_locals["self"].training):
+            return place
+        frame = frame.f_back
+    return ""
+
+
+def _decode(arrival: bytes) -> Arrival:
+    return msgspec.json.decode(arrival, type=Arrival)
+
+
+def _name(number: int) -> str:
+    variables = environment.current()
+    # A launcher that starts the ranks again may keep its store.
+    run = variables.get("TORCHELASTIC_RUN_ID", ""), variables.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"accel_nb/meeting/{'/'.join(run)}/{number}"
+
+
+def _connect() -> Store | None:
+    """A connection of our own to the run's store; None when none is known or it does not answer."""
+    host, port = environment.read_rendezvous()
+    if not host:
+        return None
+    try:
+        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT_S))
+    except DistError:
+        return None

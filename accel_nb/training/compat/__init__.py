@@ -1,0 +1,1 @@
+"""What ``accelerate.utils`` offers beside training, under its names."""

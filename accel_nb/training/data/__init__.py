@@ -1,0 +1,1 @@
+"""Which samples a rank reads, and the loader that reads them."""

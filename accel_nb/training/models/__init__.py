@@ -1,0 +1,1 @@
+"""What `prepare` makes of a model, and the way back."""

@@ -1,0 +1,1 @@
+"""Operations of all ranks together over nested data, and the walking and cutting of such data."""

@@ -1,0 +1,1 @@
+"""Who this rank is, what device it has, and how ranks take turns."""

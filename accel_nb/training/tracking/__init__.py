@@ -1,0 +1,1 @@
+"""Experiment trackers: where `Accelerator.log` sends its values."""

@@ -1,0 +1,60 @@
+/** The module of the widget in the cell (anywidget's protocol): connects one view of one run with its kernel. */
+import { render } from "preact";
+import { copyText } from "./comm/clipboard";
+import { RunFeed } from "./comm/feed";
+import { RunView } from "./views/RunView";
+
+/** What is used here of anywidget's model. */
+interface Model {
+  on(name: "msg:custom", callback: (content: unknown) => void): void;
+  off(name: "msg:custom", callback: (content: unknown) => void): void;
+  send(content: unknown): void;
+}
+
+interface RenderArguments {
+  model: Model;
+  el: HTMLElement;
+}
+
+/** Draws at most once per frame of the screen; gives what ends it. */
+export function renderRun({ model, el }: RenderArguments): () => void {
+  const ends = new AbortController();
+  let waits = false;
+  const feed = new RunFeed((message) => model.send(message), drawSoon);
+  const actions = {
+    stop: () => model.send({ type: "stop_run" }),
+    askForStacks: () => model.send({ type: "ask_stacks" }),
+    copy: copyText,
+  };
+
+  function draw(): void {
+    waits = false;
+    if (!ends.signal.aborted) {
+      render(<RunView shown={feed.shown} actions={actions} />, el);
+    }
+  }
+
+  function drawSoon(): void {
+    if (!waits) {
+      waits = true;
+      requestAnimationFrame(draw);
+    }
+  }
+
+  const receive = (content: unknown) => feed.receive(content);
+  model.on("msg:custom", receive);
+  ends.signal.addEventListener("abort", () => {
+    model.off("msg:custom", receive);
+    render(null, el);
+  });
+  draw();
+  feed.connect();
+  return () => ends.abort();
+}
+
+/** As soon as the module has come to the page: a cell out of sight may not be drawn for long. */
+function initialize({ model }: { model: Model }): void {
+  model.send({ type: "loaded" });
+}
+
+export default { initialize, render: renderRun };

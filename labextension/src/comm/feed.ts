@@ -1,0 +1,97 @@
+/** What one page knows of one run: messages of the kernel in, what is to be shown out. */
+import { decodeMessage, type FromFrontEnd } from "../protocol/decode";
+import type { NewEvents, RunState, StackTexts, WholeRun } from "../protocol/generated";
+import { logFrom, type RunLog, withEvents } from "../run/log";
+import { advanceAll, NEW_RUN } from "../run/state";
+
+/** All that the views take. A new one for each change. */
+export interface Shown {
+  state: RunState;
+  log: RunLog;
+  /** Seconds since the epoch, by the kernel's clock; 0: not known. */
+  startedS: number;
+  /** What to add to this page's clock to get the kernel's, in seconds. */
+  clockAheadS: number;
+  /** Whether a button reaches the kernel while the cell runs. */
+  canHear: boolean;
+  /** The newest answer; null: nobody has asked. */
+  stacks: StackTexts | null;
+  connected: boolean;
+}
+
+const NOTHING: Shown = {
+  state: NEW_RUN,
+  log: [],
+  startedS: 0,
+  clockAheadS: 0,
+  canHear: true,
+  stacks: null,
+  connected: false,
+};
+
+export class RunFeed {
+  private now = NOTHING;
+
+  /** `send` takes messages to the kernel, `changed` is called after each message that told something. */
+  constructor(
+    private readonly send: (message: FromFrontEnd) => void,
+    private readonly changed: () => void,
+    private readonly clockS: () => number = () => Date.now() / 1000,
+  ) {}
+
+  get shown(): Shown {
+    return this.now;
+  }
+
+  connect(): void {
+    this.send({ type: "connect" });
+  }
+
+  receive(value: unknown): void {
+    const message = decodeMessage(value);
+    if (message !== undefined) {
+      this.now = this.after(message);
+      this.changed();
+    }
+  }
+
+  private after(message: WholeRun | NewEvents | StackTexts): Shown {
+    switch (message.type) {
+      case "whole_run":
+        return this.replaced(message);
+      case "new_events":
+        return this.advanced(message);
+      case "stack_texts":
+        return { ...this.now, stacks: message };
+    }
+  }
+
+  /** A snapshot that was made before what is known here is of no use: another page had asked for it. */
+  private replaced(message: WholeRun): Shown {
+    const { state, startedS } = this.now;
+    if (this.now.connected && message.state.sequence < state.sequence) {
+      return this.now;
+    }
+    return {
+      ...this.now,
+      state: message.state,
+      log: logFrom(message.lines),
+      startedS: message.started_s || startedS,
+      clockAheadS: message.now_s - this.clockS(),
+      canHear: message.can_hear,
+      connected: true,
+    };
+  }
+
+  private advanced(message: NewEvents): Shown {
+    const news = message.events.filter((event) => !event.sequence || event.sequence > this.now.state.sequence);
+    const begun = news.find((event) => event.type === "run_started");
+    return {
+      ...this.now,
+      state: advanceAll(this.now.state, news),
+      log: withEvents(this.now.log, news),
+      startedS: this.now.startedS || (begun?.time_s ?? 0),
+      clockAheadS: message.now_s - this.clockS(),
+    };
+  }
+}

@@ -1,0 +1,18 @@
+/** What the buttons of a view do. The view only calls; who shows it decides how. */
+import { createContext } from "preact";
+
+export interface Actions {
+  /** Ask the ranks to end; a second time: at once. */
+  stop(): void;
+  askForStacks(): void;
+  /** Put text on the clipboard; whether that was possible. */
+  copy(text: string): Promise<boolean>;
+}
+
+export const NO_ACTIONS: Actions = {
+  stop() {},
+  askForStacks() {},
+  copy: () => Promise.resolve(false),
+};
+
+export const ActionsContext = createContext<Actions>(NO_ACTIONS);

@@ -1,0 +1,74 @@
+import { expect, it, vi } from "vitest";
+import { RunFeed } from "../src/comm/feed";
+import type { RunEvent } from "../src/protocol/decode";
+import { NEW_RUN } from "../src/run/state";
+import { pythonState, recordedEvents } from "./recorded";
+
+function newFeed() {
+  const send = vi.fn();
+  const changed = vi.fn();
+  return { feed: new RunFeed(send, changed, () => 100), send, changed };
+}
+
+function wholeRun(state = NEW_RUN) {
+  return { type: "whole_run", state, lines: [], started_s: 50, now_s: 90, can_hear: true };
+}
+
+it("asks for the whole run", () => {
+  const { feed, send } = newFeed();
+
+  feed.connect();
+
+  expect(send).toHaveBeenCalledExactlyOnceWith({ type: "connect" });
+});
+
+it("comes to the same state live, and joining in the middle", () => {
+  const events = recordedEvents("success");
+  const [live, late] = [newFeed().feed, newFeed().feed];
+
+  for (const event of events) {
+    live.receive({ type: "new_events", events: [event], now_s: 1 });
+  }
+  late.receive({ type: "new_events", events: events.slice(40, 60), now_s: 1 });
+  late.receive(wholeRun(pythonState("success")));
+  late.receive({ type: "new_events", events: events.slice(50), now_s: 1 });
+
+  expect(live.shown.state).toEqual(pythonState("success"));
+  expect(late.shown.state).toEqual(pythonState("success"));
+});
+
+it("takes no line twice", () => {
+  const { feed } = newFeed();
+  const event: RunEvent = { type: "log_lines", rank: 0, text: "once", sequence: 3 };
+
+  feed.receive({ type: "new_events", events: [event], now_s: 1 });
+  feed.receive({ type: "new_events", events: [event], now_s: 1 });
+
+  expect(feed.shown.log).toHaveLength(1);
+});
+
+it("ignores an older snapshot that another page had asked for", () => {
+  const { feed } = newFeed();
+  feed.receive(wholeRun({ ...NEW_RUN, sequence: 9, status: "running" }));
+
+  feed.receive(wholeRun({ ...NEW_RUN, sequence: 8 }));
+
+  expect(feed.shown.state.status).toBe("running");
+});
+
+it("reckons with a kernel whose clock differs", () => {
+  const { feed } = newFeed();
+
+  feed.receive(wholeRun());
+
+  expect([feed.shown.startedS, feed.shown.clockAheadS]).toEqual([50, -10]);
+});
+
+it("is not moved by messages that it does not know", () => {
+  const { feed, changed } = newFeed();
+
+  feed.receive({ type: "from_the_future" });
+  feed.receive(undefined);
+
+  expect(changed).not.toHaveBeenCalled();
+});

@@ -1,0 +1,91 @@
+"""What is built by Node gets into wheels, and needs Node nowhere else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+BUILD = "import hatchling.build as b; print(b.build_{}(sys.argv[1]))"
+PAGES = {"accel_nb/jupyter/static/run_view.js", "accel_nb/jupyter/static/run_view.css"}
+
+pytest.importorskip("hatchling", reason="needs hatchling")
+
+
+@pytest.fixture(name="checkout")
+def _checkout(tmp_path: Path) -> Path:
+    """What git holds, as it lies here, without what was built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=False, text=True
+    ).stdout.split("\0")
+    if listed == [""]:
+        pytest.skip("this is no checkout")
+    for name in listed:
+        if name and (REPOSITORY / name).exists():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, tmp_path / name)
+    return tmp_path
+
+
+def build(folder: Path, kind: str, *, path: str) -> subprocess.CompletedProcess[str]:
+    """What pip does with the project in `folder`, with only the programs of `path`."""
+    code = f"import sys; {BUILD.format(kind)}"
+    return subprocess.run(
+        [sys.executable, "-c", code, str(folder / "dist")],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def files_of(folder: Path) -> set[str]:
+    [wheel] = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
+def test_a_checkout_without_node_is_refused_with_a_sentence(checkout: Path) -> None:
+    built = build(checkout, "wheel", path="")
+
+    assert built.returncode != 0
+    assert "there is no npm on the path. Install Node 20.19 or newer" in built.stderr
+
+
+def test_an_editable_install_needs_no_node(checkout: Path) -> None:
+    pytest.importorskip("editables", reason="needs editables, which pip brings")
+
+    assert build(checkout, "editable", path="").returncode == 0
+
+
+def test_a_source_distribution_needs_no_node(checkout: Path) -> None:
+    (checkout / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: accel-nb\nVersion: 0.1.0\n")
+    for name in PAGES:
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_text("built")
+
+    built = build(checkout, "wheel", path="")
+
+    assert built.returncode == 0, built.stderr
+    assert files_of(checkout) >= PAGES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node")
+def test_a_wheel_of_a_clean_checkout_holds_what_node_built(checkout: Path) -> None:
+    stale = checkout / "accel_nb/jupyter/static/stale.js"
+    stale.parent.mkdir()
+    stale.write_text("of another commit")
+
+    built = build(checkout, "wheel", path=os.environ["PATH"])
+
+    assert built.returncode == 0, built.stderr
+    assert {name for name in files_of(checkout) if "/static/" in name} == PAGES
