@@ -14,6 +14,7 @@ import msgspec
 
 from .events import Event, RunEvent
 from .front_end import FromFrontEnd, ToFrontEnd
+from .panel import PanelNews, PanelReply, PanelRequest
 from .run_state import RunState
 
 FILE = Path(__file__).parents[2] / "labextension" / "src" / "protocol" / "schema.json"
@@ -21,7 +22,15 @@ FILE = Path(__file__).parents[2] / "labextension" / "src" / "protocol" / "schema
 
 Schema = dict[str, Any]  # JSON as msgspec makes it
 
-_ROOTS = {"run_event": RunEvent, "run_state": RunState, "to_front_end": ToFrontEnd, "from_front_end": FromFrontEnd}
+_ROOTS = {
+    "run_event": RunEvent,
+    "run_state": RunState,
+    "to_front_end": ToFrontEnd,
+    "from_front_end": FromFrontEnd,
+    "panel_request": PanelRequest,
+    "panel_reply": PanelReply,
+    "panel_news": PanelNews,
+}
 
 
 def schema() -> Schema:

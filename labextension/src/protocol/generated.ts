@@ -32,6 +32,9 @@ export interface Protocol {
   run_state: RunState;
   to_front_end: WholeRun | NewEvents | StackTexts;
   from_front_end: Loaded | Connect | StopRun | AskStacks;
+  panel_request: Hello | FollowRun | AskPlan | StopNamedRun | AskStacksOf;
+  panel_reply: KernelFacts | RunNews | Accepted | Refused;
+  panel_news: HardwareNow | RunsNow | RunNews | PlanAnswer;
 }
 export interface RunStarted {
   type: "run_started";
@@ -657,4 +660,180 @@ export interface StopRun {
  */
 export interface AskStacks {
   type: "ask_stacks";
+}
+/**
+ * A page is there: answer with `KernelFacts`, and send it news.
+ */
+export interface Hello {
+  type: "hello";
+  version: string;
+}
+/**
+ * The page shows this run: answer with `RunNews` that holds the `WholeRun`, then send what happens.
+ */
+export interface FollowRun {
+  type: "follow_run";
+  run_id: string;
+}
+/**
+ * Tell by `PlanAnswer` what would start.
+ */
+export interface AskPlan {
+  type: "ask_plan";
+  number: number;
+  choice: Choice;
+}
+/**
+ * What the person has chosen in the panel: arguments of a launch. None or empty: left to the planner.
+ */
+export interface Choice {
+  num_processes: number | null;
+  device: string;
+  devices: number[] | null;
+  mixed_precision: string;
+  debug: boolean | null;
+  backend: string;
+}
+export interface StopNamedRun {
+  type: "stop_named_run";
+  run_id: string;
+  now: boolean;
+}
+/**
+ * Answered by a `RunNews` that holds `StackTexts`.
+ */
+export interface AskStacksOf {
+  type: "ask_stacks_of";
+  run_id: string;
+}
+/**
+ * Who answers.
+ */
+export interface KernelFacts {
+  type: "kernel_facts";
+  version: string;
+  comm_id: string;
+  pid: number;
+  hardware: NodeHardware;
+  now: HardwareNow | null;
+  runs: RunSummary[];
+}
+/**
+ * One machine. Figures respect the control group the process lives in.
+ */
+export interface NodeHardware {
+  host: string;
+  cpu_count: number;
+  memory_bytes: number;
+  memory_available_bytes: number;
+  devices: {
+    [k: string]: DeviceInfo[];
+  };
+  visible_ids: {
+    [k: string]: string[];
+  };
+  notes: string[];
+  platform: string;
+  kernel_cuda_origin: string;
+  tpu_evidence: string;
+  mpi_command: string;
+  saved_config: SavedConfig | null;
+}
+/**
+ * One accelerator as the machine names it.
+ */
+export interface DeviceInfo {
+  index: number;
+  uuid: string;
+  name: string;
+  memory_bytes: number;
+  memory_used_bytes: number;
+  kernel_used_bytes: number;
+}
+/**
+ * What ``accelerate config`` once wrote on this machine.
+ */
+export interface SavedConfig {
+  path: string;
+  keys: string[];
+}
+/**
+ * The machine at one moment; every two seconds while a page listens.
+ */
+export interface HardwareNow {
+  type: "hardware_now";
+  time_s: number;
+  cpu_utilization: number;
+  memory_used_bytes: number;
+  devices: DeviceUse[];
+}
+/**
+ * One accelerator at one moment.
+ */
+export interface DeviceUse {
+  kind: string;
+  index: number;
+  memory_used_bytes: number;
+  utilization: number | null;
+  users: DeviceUser[];
+}
+/**
+ * A process that holds memory of a device.
+ */
+export interface DeviceUser {
+  pid: number;
+  name: string;
+  memory_bytes: number;
+  is_kernel: boolean;
+}
+/**
+ * One run of this kernel, as a list shows it.
+ */
+export interface RunSummary {
+  run_id: string;
+  function_name: string;
+  status: "failed" | "finished" | "running" | "starting" | "stopped" | "stopping" | "unknown";
+  num_ranks: number;
+  device_kind: string;
+  started_s: number;
+  duration_s: number | null;
+  headline: string;
+  cell: string;
+  cell_id: string;
+  log_dir: string;
+}
+/**
+ * Of a run that some page follows.
+ */
+export interface RunNews {
+  type: "run_news";
+  run_id: string;
+  message: WholeRun | NewEvents | StackTexts;
+}
+/**
+ * The request is being carried out; what comes of it arrives as news.
+ */
+export interface Accepted {
+  type: "accepted";
+}
+export interface Refused {
+  type: "refused";
+  problem: string;
+}
+/**
+ * All runs the kernel knows, the newest last; sent when one begins or ends.
+ */
+export interface RunsNow {
+  type: "runs_now";
+  runs: RunSummary[];
+}
+/**
+ * What a launch would do, in words.
+ */
+export interface PlanAnswer {
+  type: "plan_answer";
+  number: number;
+  line: string;
+  reasons: string[];
+  problem: string;
 }
