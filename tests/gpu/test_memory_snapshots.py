@@ -55,8 +55,8 @@ def test_an_out_of_memory_names_the_line_that_holds_the_memory(kernel: NotebookK
     assert shown.ename == "RunFailed", shown.described()
     lines = shown.evalue.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("Tensors on the GPU held "))
-    assert "line 9" in lines[head + 1]  # the cell begins with an empty line
-    assert "line 7" in lines[head + 2]
+    assert "line 9" in lines[head + 1]
+    assert "line 6" in lines[head + 2]
     (told,) = [line for line in lines if line.startswith("Memory snapshot, to be opened at ")]
     with Path(told.rpartition(": ")[2]).open("rb") as file:
         assert {"segments", "device_traces"} <= pickle.load(file).keys()

@@ -62,12 +62,12 @@ class Model(nn.Module):
 
 
 def trained(where: str) -> dict[str, Any]:
-    """The last rank has room for `LIMIT` samples and some."""
+    """The last rank has room for `LIMIT` samples, the model and what belongs to it, but not for twice as many."""
     accelerator = Accelerator()
     tried = []
     if accelerator.is_last_process:
         total = torch.cuda.get_device_properties(accelerator.device).total_memory
-        torch.cuda.set_per_process_memory_fraction((LIMIT * SAMPLE_BYTES + (768 << 20)) / total)
+        torch.cuda.set_per_process_memory_fraction((LIMIT * SAMPLE_BYTES + (384 << 20)) / total)
 
     @find_executable_batch_size(starting_batch_size=64, reduction="halve")
     def train(batch_size: int) -> float:
