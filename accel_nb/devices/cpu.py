@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..protocol.hardware import DeviceInfo
+from ..protocol.hardware import DeviceFigures, DeviceInfo
 
 
 class CpuDevice:
@@ -21,6 +21,9 @@ class CpuDevice:
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         """None: CPU ranks share the machine, whose figures `NodeHardware` holds."""
+        return ()
+
+    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:  # noqa: ARG002  no such device
         return ()
 
     def count(self) -> int:

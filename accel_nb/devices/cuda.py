@@ -13,7 +13,7 @@ from types import ModuleType
 from msgspec.structs import replace
 
 from ..protocol import environment
-from ..protocol.hardware import DeviceInfo
+from ..protocol.hardware import DeviceFigures, DeviceInfo
 from . import nvml
 from .nvml import Gpu
 
@@ -47,11 +47,17 @@ class CudaDevice:
 
     def __init__(self, binding: Callable[[], ModuleType | None] = nvml.load) -> None:
         self._binding = binding
+        self._held_open = False
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         gpus = nvml.read_gpus(self._binding())
         devices = visible_devices(gpus, environment.current())
         return tuple(_with_own_memory(device, position) for position, device in enumerate(devices))
+
+    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:
+        binding = self._binding()
+        self._held_open = self._held_open or nvml.hold_open(binding)
+        return tuple(map(_figures, shown_gpus(nvml.read_gpus(binding), variables)))
 
     def count(self) -> int:
         import torch
@@ -71,18 +77,23 @@ class CudaDevice:
 
 def visible_devices(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
     """Those of `gpus` that CUDA shows under `variables`, in its order."""
+    return tuple(map(_info, shown_gpus(gpus, variables)))
+
+
+def shown_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The same. Of one that may be another than NVML says, only the index is given."""
     entries = DEVICE.visible_ids(variables)
     if entries is None:
-        return tuple(_info(_usable(gpu)) for gpu in gpus)
+        return tuple(map(_usable, gpus))
     # CUDA numbers the fastest first unless told otherwise: among unequal GPUs an index may name another than NVML's.
     in_doubt = len({gpu.name for gpu in gpus}) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-    shown: list[DeviceInfo] = []
+    shown: list[Gpu] = []
     for entry in entries:
         gpu = _named(entry, gpus)
         if gpu is None:
             break
-        shown.append(DeviceInfo(index=gpu.index) if in_doubt and entry.isdecimal() else _info(gpu))
-    repeated = len({(device.index, device.uuid) for device in shown}) < len(shown)
+        shown.append(Gpu(index=gpu.index, uuid="") if in_doubt and entry.isdecimal() else gpu)
+    repeated = len({(gpu.index, gpu.uuid) for gpu in shown}) < len(shown)
     return () if repeated else tuple(shown)
 
 
@@ -107,6 +118,15 @@ def _info(gpu: Gpu) -> DeviceInfo:
         memory_bytes=gpu.memory_bytes,
         memory_used_bytes=gpu.memory_used_bytes,
         kernel_used_bytes=gpu.own_bytes,
+    )
+
+
+def _figures(gpu: Gpu) -> DeviceFigures:
+    return DeviceFigures(
+        memory_bytes=gpu.memory_bytes,
+        memory_used_bytes=gpu.memory_used_bytes,
+        utilization=gpu.utilization,
+        holders=gpu.holders,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from ..protocol.hardware import DeviceInfo
+from ..protocol.hardware import DeviceFigures, DeviceInfo
 
 
 @runtime_checkable
@@ -68,6 +68,16 @@ class Device(Protocol):
 
         Runs in the kernel, in any thread; imports no torch, opens no context, leaves no thread behind. Never raises
         because hardware or driver is missing.
+        """
+        ...
+
+    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:
+        """How the devices that a process with this environment sees are used now, in its order; () when nothing can
+        be known.
+
+        Runs in a process that does not fork afterwards, every two seconds, in one thread: it may keep the driver's
+        library open and leave threads behind. Imports no torch, opens no context, never raises because hardware or
+        driver is missing.
         """
         ...
 

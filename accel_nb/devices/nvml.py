@@ -1,6 +1,7 @@
 """What NVIDIA's management library says about the GPUs of this machine, before any visibility variable.
 
-NVML opens no CUDA context, but starts a thread (measured): it is used in the kernel, never in a server that forks.
+NVML opens no CUDA context, but starts a thread (measured): it is used in the kernel, and in keepers that have forked
+their ranks, never in a server that forks.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """In use by anybody, without what the driver reserves."""
     own_bytes: int = 0
     """Of that, held by this process; 0 also when NVML cannot tell (another pid namespace, WSL)."""
+    utilization: float | None = None
+    """Part of the time in which it computed, between 0 and 1; None: not told, as of MIG instances."""
     pci_bus_id: str = ""
     """``00000000:3B:00.0``; empty where the driver does not tell it."""
     holders: tuple[tuple[int, int], ...] = ()
@@ -53,6 +56,17 @@ def read_gpus(nvml: ModuleType | None) -> tuple[Gpu, ...]:
         return tuple(_gpus(nvml))
     finally:
         nvml.nvmlShutdown()
+
+
+def hold_open(nvml: ModuleType | None) -> bool:
+    """Whether the library is open in this process from now on: opening it anew for each question costs more."""
+    if nvml is None:
+        return False
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return False
+    return True
 
 
 def driver_version(nvml: ModuleType | None) -> str | None:
@@ -97,6 +111,7 @@ def _gpu(nvml: ModuleType, handle: object, index: int) -> Gpu:
         memory_bytes=memory[0],
         memory_used_bytes=memory[1],
         own_bytes=_own_bytes(nvml, handle),
+        utilization=_utilization(nvml, handle),
         pci_bus_id=_pci_bus_id(nvml, handle),
         holders=_holders(nvml, handle),
     )
@@ -108,6 +123,11 @@ def _memory(nvml: ModuleType, handle: object) -> tuple[int, int]:
     if info is None:
         info = _asked(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
     return (0, 0) if info is None else (int(info.total), int(info.used))
+
+
+def _utilization(nvml: ModuleType, handle: object) -> float | None:
+    rates = _asked(nvml, None, nvml.nvmlDeviceGetUtilizationRates, handle)
+    return None if rates is None else int(rates.gpu) / 100
 
 
 def _own_bytes(nvml: ModuleType, handle: object) -> int:

@@ -341,6 +341,23 @@ class HostMemoryLow(Event, frozen=True, kw_only=True, tag="host_memory_low"):
     """Resident set of that rank and its children."""
 
 
+class RankUsage(Event, frozen=True, kw_only=True, tag="rank_usage"):
+    """What a rank and the processes that it has started take of the machine, every two seconds while it runs."""
+
+    memory_bytes: int
+    """Resident or swapped out. Pages that processes share count for each of them."""
+    cpus: float
+    """CPUs kept busy since the sample before, 1.5 being one and a half."""
+    device_memory_bytes: int = 0
+    """Of the rank's device, all there is; 0: it has none of its own, or the driver does not tell."""
+    device_used_bytes: int = 0
+    """Of that, in use by anybody."""
+    device_own_bytes: int | None = None
+    """Of that, by this rank and what it has started; None: the driver does not tell, as in most containers."""
+    device_utilization: float | None = None
+    """Part of the time in which it computed for anybody, between 0 and 1; None: not told."""
+
+
 class Notice(Event, frozen=True, kw_only=True, tag="notice"):
     """One sentence of ours for the user."""
 
@@ -430,6 +447,7 @@ RunEvent = (
     | StepTimes
     | Straggler
     | HostMemoryLow
+    | RankUsage
     | Notice
     | EventsDropped
     | CellEnded

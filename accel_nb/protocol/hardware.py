@@ -20,6 +20,19 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of that, held by the process that probed: the notebook's own kernel."""
 
 
+class DeviceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How one accelerator is used at one moment."""
+
+    memory_bytes: int
+    memory_used_bytes: int
+    """In use by anybody."""
+    utilization: float | None = None
+    """Part of the time in which it computed for anybody, between 0 and 1; None: the driver does not tell."""
+    holders: tuple[tuple[int, int], ...] = ()
+    """(pid, bytes) of the processes that hold memory, as far as the driver tells; in a container pids may be the
+    host's."""
+
+
 class SavedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What ``accelerate config`` once wrote on this machine."""
 

@@ -25,6 +25,7 @@ from .events import (
     RankFailed,
     RankFinished,
     RankStarted,
+    RankUsage,
     RanOutOfMemory,
     Restarting,
     RunEnded,
@@ -50,6 +51,8 @@ MAX_POINTS = 1000
 """Points kept per curve, as many as a plot has pixels; at that number every second one goes."""
 BATCH_SIZES_TRIED = 100
 """Tries kept per rank, the newest."""
+USAGES_KEPT = 60
+"""Samples of how busy a rank was, the newest: two minutes."""
 
 RunStatus = Literal["starting", "running", "stopping", "finished", "failed", "stopped"]
 RankStatus = Literal["starting", "running", "finished", "failed", "exited"]
@@ -85,6 +88,14 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     """The newest; None: there were no steps yet, or it is not known."""
     straggler: Straggler | None = None
     """None: it was not found to be slower than the others."""
+    usage: RankUsage | None = None
+    """The newest; None: not told yet."""
+    busy: tuple[float, ...] = ()
+    """How busy it was, the newest last: its device where that tells, between 0 and 1, else in CPUs."""
+    peak_memory_bytes: int = 0
+    """The largest `RankUsage.memory_bytes`."""
+    peak_device_bytes: int = 0
+    """The most that it held of its device, or that anybody did where the driver does not tell whose it is."""
     failure: RankFailure | None = None
     value_bytes: int = 0
     modules: tuple[str, ...] = ()
@@ -201,7 +212,7 @@ def _told(state: RunState, event: Notice | Stalled | StallEnded | HostMemoryLow)
             return replace(state, stalled=None)
 
 
-_MeasuredEvent = BatchSizeBegun | RanOutOfMemory | BatchSizeTried | DryRunReport | StepTimes | Straggler
+_MeasuredEvent = BatchSizeBegun | RanOutOfMemory | BatchSizeTried | DryRunReport | StepTimes | Straggler | RankUsage
 _RankEvent = (
     RankStarted
     | LogLines
@@ -213,6 +224,7 @@ _RankEvent = (
     | DryRunReport
     | StepTimes
     | Straggler
+    | RankUsage
     | EventsDropped
     | CellEnded
     | RankFinished
@@ -232,8 +244,6 @@ def _rank_folded(state: RunState, event: _RankEvent) -> RunState:
             rank = replace(rank, log_tail=(rank.log_tail + tuple(event.text.split("\n")))[-LOG_TAIL_LINES:])
         case ProgressRow():
             rank = replace(rank, progress=_with_row(rank.progress, event))
-        case BatchSizeBegun() | RanOutOfMemory() | BatchSizeTried() | DryRunReport() | StepTimes() | Straggler():
-            rank = _with_measured(rank, event)
         case EventsDropped():
             rank = replace(rank, dropped_lines=rank.dropped_lines + event.lines)
         case RankFinished():
@@ -243,7 +253,7 @@ def _rank_folded(state: RunState, event: _RankEvent) -> RunState:
         case RankExited():
             rank = replace(rank, gone=True, exit_code=event.exit_code, signal=event.signal)
         case _:
-            assert_never(event)
+            rank = _with_measured(rank, event)
     status = "running" if state.status == "starting" and isinstance(event, RankStarted) else state.status
     return replace(state, status=status, ranks={**state.ranks, event.rank: rank})
 
@@ -251,18 +261,34 @@ def _rank_folded(state: RunState, event: _RankEvent) -> RunState:
 def _with_measured(rank: RankState, event: _MeasuredEvent) -> RankState:
     match event:
         case DryRunReport():
-            return replace(rank, dry_run=event)
+            rank = replace(rank, dry_run=event)
         case StepTimes():
-            return replace(rank, step_times=event)
+            rank = replace(rank, step_times=event)
         case Straggler():
-            return replace(rank, straggler=event)
+            rank = replace(rank, straggler=event)
+        case RankUsage():
+            rank = _with_usage(rank, event)
         case BatchSizeBegun():
-            return replace(rank, batch_size=event)
+            rank = replace(rank, batch_size=event)
         case BatchSizeTried():
-            tried = (*rank.batch_sizes, event)[-BATCH_SIZES_TRIED:]
-            return replace(rank, batch_sizes=tried, batch_size=None)
+            rank = replace(rank, batch_sizes=(*rank.batch_sizes, event)[-BATCH_SIZES_TRIED:], batch_size=None)
         case RanOutOfMemory():
-            return rank  # what becomes of the try follows
+            pass  # what becomes of the try follows
+        case _:
+            assert_never(event)
+    return rank
+
+
+def _with_usage(rank: RankState, usage: RankUsage) -> RankState:
+    busy = usage.cpus if usage.device_utilization is None else usage.device_utilization
+    held_bytes = usage.device_used_bytes if usage.device_own_bytes is None else usage.device_own_bytes
+    return replace(
+        rank,
+        usage=usage,
+        busy=(*rank.busy, busy)[-USAGES_KEPT:],
+        peak_memory_bytes=max(rank.peak_memory_bytes, usage.memory_bytes),
+        peak_device_bytes=max(rank.peak_device_bytes, held_bytes),
+    )
 
 
 def _with_row(rows: dict[int, ProgressRow], row: ProgressRow) -> dict[int, ProgressRow]:

@@ -24,6 +24,11 @@ class Process:
 
 
 @dataclass
+class Rates:
+    gpu: int
+
+
+@dataclass
 class PciInfo:
     busId: str | bytes  # noqa: N815  NVML's spelling
 
@@ -34,6 +39,8 @@ class FakeGpu:
     name: str = "NVIDIA H100"
     total: int = 80 << 30
     used: int = 1 << 30
+    busy: int | None = None
+    """Percent; None: it does not tell."""
     processes: list[Process] = field(default_factory=list)
     instances: list[FakeGpu] | None = None
     """None: this GPU knows no MIG mode."""
@@ -83,6 +90,11 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Process]:
         return gpu.processes
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Rates:
+        if gpu.busy is None:
+            raise NVMLError
+        return Rates(gpu.busy)
 
     def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> PciInfo:
         if "pci" in gpu.refuses:

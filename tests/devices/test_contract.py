@@ -16,7 +16,7 @@ from accel_nb import devices
 from accel_nb.devices import count_devices, find_devices
 from accel_nb.devices.cpu import CpuDevice
 from accel_nb.devices.device import Device
-from accel_nb.protocol.hardware import DeviceInfo
+from accel_nb.protocol.hardware import DeviceFigures, DeviceInfo
 
 ALL = pytest.mark.parametrize("device", find_devices(), ids=lambda device: device.kind)
 
@@ -49,6 +49,15 @@ def test_probing_works_in_any_thread(device: Device) -> None:
     thread.join()
 
     assert [info.uuid for info in found[0]] == [info.uuid for info in device.probe()]
+
+
+@ALL
+def test_figures_are_those_of_the_devices_that_are_shown(device: Device) -> None:
+    shown = device.figures(dict.fromkeys(device.visibility_variables, "0"))
+
+    assert all(isinstance(figures, DeviceFigures) for figures in shown)
+    assert len(shown) <= 1
+    assert device.figures(device.env_for(())) == ()
 
 
 @ALL
@@ -118,6 +127,9 @@ class NpuDevice:
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         return (DeviceInfo(index=0),)
+
+    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:  # noqa: ARG002
+        return ()
 
     def count(self) -> int:
         return 1

@@ -161,3 +161,34 @@ def test_ids_are_preferred_and_an_index_is_written_where_there_is_none() -> None
     chosen = (DeviceInfo(index=7), DeviceInfo(index=2, uuid="GPU-c"))
 
     assert CudaDevice().env_for(chosen) == {"CUDA_VISIBLE_DEVICES": "7,GPU-c"}
+
+
+class TestFigures:
+    def test_w06_figures_are_in_the_order_in_which_the_ranks_see_their_gpus(self) -> None:
+        library = FakeNvml(
+            FakeGpu("GPU-aa", used=1 << 30, busy=100),
+            FakeGpu("GPU-bb", used=2 << 30, busy=25, processes=[Process(77, 1 << 30), Process(78, None)]),
+        )
+        device = CudaDevice(lambda: library)
+
+        first, second = device.figures({"CUDA_VISIBLE_DEVICES": "GPU-bb,GPU-aa"})
+
+        assert (first.memory_bytes, first.memory_used_bytes, first.utilization) == (80 << 30, 2 << 30, 0.25)
+        assert first.holders == ((77, 1 << 30), (78, 0))
+        assert (second.utilization, second.holders) == (1.0, ())
+
+    def test_the_library_is_opened_once_and_kept_open(self) -> None:
+        library = FakeNvml(FakeGpu("GPU-aa"))
+        device = CudaDevice(lambda: library)
+
+        assert [len(device.figures({})), len(device.figures({}))] == [1, 1]
+        assert library.open == 1
+
+    def test_a_gpu_that_tells_no_utilization_has_none(self) -> None:
+        [figures] = CudaDevice(lambda: FakeNvml(FakeGpu("MIG-1"))).figures({})
+
+        assert figures.utilization is None
+
+    @pytest.mark.parametrize("binding", [None, FakeNvml(driver=False)], ids=["no binding", "no driver"])
+    def test_without_nvml_nothing_is_known(self, binding: FakeNvml | None) -> None:
+        assert CudaDevice(lambda: binding).figures({}) == ()

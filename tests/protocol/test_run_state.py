@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from accel_nb.protocol.events import (
     BatchSizeTried,
@@ -18,6 +19,7 @@ from accel_nb.protocol.events import (
     RankFailed,
     RankFinished,
     RankStarted,
+    RankUsage,
     Restarting,
     RunEnded,
     RunEvent,
@@ -39,6 +41,7 @@ from accel_nb.protocol.run_state import (
     LOG_TAIL_LINES,
     MAX_CURVES,
     MAX_POINTS,
+    USAGES_KEPT,
     RunState,
     advance,
     advance_all,
@@ -294,3 +297,25 @@ def test_s10_the_newest_header_counts_and_a_restart_forgets_it() -> None:
 )  # fmt: skip
 def test_s10_a_header_says_what_is_known(header: RunHeader, sentence: str) -> None:
     assert header.sentence == sentence
+
+
+def test_u11_the_newest_usage_its_course_and_the_peaks_are_known() -> None:
+    samples = [RankUsage(rank=1, memory_bytes=100 - number, cpus=number / 10) for number in range(USAGES_KEPT + 5)]
+
+    rank = after(*samples).ranks[1]
+
+    assert rank.usage == samples[-1]
+    assert (len(rank.busy), rank.busy[0], rank.busy[-1]) == (USAGES_KEPT, 0.5, samples[-1].cpus)
+    assert (rank.peak_memory_bytes, rank.peak_device_bytes) == (100, 0)
+
+
+def test_w06_of_a_device_its_utilization_counts_and_what_the_rank_holds_of_it() -> None:
+    device = RankUsage(
+        rank=0, memory_bytes=5, cpus=2.0, device_memory_bytes=80, device_used_bytes=60, device_utilization=0.25
+    )
+
+    unknown = after(device).ranks[0]
+    known = after(replace(device, device_own_bytes=7)).ranks[0]
+
+    assert (unknown.busy, unknown.peak_device_bytes) == ((0.25,), 60)
+    assert known.peak_device_bytes == 7

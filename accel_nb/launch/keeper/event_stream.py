@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from ...protocol.commands import EventBatch, RunCommand, RunOrder
-from ...protocol.events import RunEvent
+from ...protocol.events import RankUsage, RunEvent
 from ...protocol.wire import event_line
 from ..channel import Channel
 from ..output.event_ring import EventRing
 from ..output.log_file import LogFile
+from .usage import UsageRecord
 
 MAX_BATCH_BYTES = 64 << 10
 
@@ -28,6 +29,7 @@ class EventStream:
         self._interval_s = 0.1
         self._asked = False
         self._sent_s = 0.0
+        self._usage = UsageRecord(time.time())
 
     def begin(self, order: RunOrder) -> None:
         """Number and record from now on as `order` says."""
@@ -55,7 +57,7 @@ class EventStream:
         if not self._ring.urgent and now < self._sent_s + self._interval_s:
             return
         events = self._ring.take(MAX_BATCH_BYTES)
-        self._record.write(b"".join(event_line(event) for event in events))
+        self._write_down(self._record, events)
         self._asked = False
         self._sent_s = now
         self._channel.send(EventBatch(events=tuple(events)))
@@ -67,5 +69,9 @@ class EventStream:
     def close(self) -> None:
         """Record what the kernel has not asked for."""
         if self._record is not None:
-            self._record.write(b"".join(event_line(event) for event in self._ring.take(1 << 30)))
+            self._write_down(self._record, self._ring.take(1 << 30))
             self._record.close()
+
+    def _write_down(self, record: LogFile, events: Sequence[RunEvent]) -> None:
+        kept = [event for event in events if not isinstance(event, RankUsage) or self._usage.keeps(event)]
+        record.write(b"".join(map(event_line, kept)))

@@ -26,6 +26,7 @@ from .interconnect import interconnect_hint
 from .rank_process import RankProcess
 from .stacks import RankStacks, StackDesk
 from .straggling import StragglerWatch
+from .usage import watch_usage
 from .whereabouts import duration_text, sentence, whereabouts
 
 LOOK_EVERY_S = 0.25
@@ -60,6 +61,7 @@ class RunWatch:
         self._hangs = HangWatch(plan.timeouts.stalled_s, plan.num_ranks)
         self._stragglers = StragglerWatch([rank.device_label for rank in plan.ranks])
         self._memory = HostMemoryWatch()
+        self._usage = watch_usage(plan)
         self._next_look_s = 0.0
         self._next_memory_s = 0.0
         self._fingerprints: dict[int, bytes] = {}
@@ -72,7 +74,10 @@ class RunWatch:
         """To be called as often as one likes, until the ranks are being ended. Costs some microseconds per rank, unless
         there is something to tell.
         """
-        if now < self._next_look_s or self._asking:
+        if now < self._next_look_s:
+            return
+        self._look_at_usage(now)
+        if self._asking:
             return
         self._next_look_s = now + LOOK_EVERY_S
         notes, now_ns = self.notes(), time.monotonic_ns()
@@ -152,6 +157,10 @@ class RunWatch:
             said = f"its process does not answer, state {processes.state_of(rank.pid)}"
             return replace(place, details=(*place.details, said))
         return place
+
+    def _look_at_usage(self, now: float) -> None:
+        for usage in self._usage.look(now, {rank.rank: rank.pid for rank in self._ranks if not rank.gone}):
+            self._tell(usage)
 
     def _look_at_memory(self) -> None:
         usage = read_usage()

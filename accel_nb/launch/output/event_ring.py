@@ -1,7 +1,7 @@
 """The bounded queue between a run's keeper and the kernel, which may not listen for minutes.
 
-What may leave when it gets too long: the oldest log lines (their file has them), outdated states of progress bars
-and step times, and every second point of the metrics.
+What may leave when it gets too long: the oldest log lines (their file has them), outdated states of progress bars,
+step times and usage, and every second point of the metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ...protocol.events import Display, EventsDropped, LogLines, MetricsLogged, ProgressRow, RunEvent, StepTimes
+from ...protocol.events import (
+    Display,
+    EventsDropped,
+    LogLines,
+    MetricsLogged,
+    ProgressRow,
+    RankUsage,
+    RunEvent,
+    StepTimes,
+)
 
 DEFAULT_LOG_BYTES = 1 << 20
 """Log text that waits for the kernel, all ranks together."""
@@ -26,8 +35,8 @@ DEFAULT_NUM_METRICS = 10_000
 _AnyEvent = TypeVar("_AnyEvent", bound=RunEvent)
 _AnyDisplay = TypeVar("_AnyDisplay", bound=Display)
 _encode = msgspec.msgpack.Encoder().encode
-_Row = ProgressRow | StepTimes
-_RowKey = tuple[int | None, int]
+_Row = ProgressRow | StepTimes | RankUsage
+_RowKey = tuple[int | None, str, int]
 
 
 class EventRing:
@@ -51,7 +60,7 @@ class EventRing:
         self._gaps: dict[int | None, int] = {}
         """Rank -> sequence number of its queued EventsDropped."""
         self._steady_rows: dict[_RowKey, int] = {}
-        """Bar, or rank's step times -> its queued state that keeps its place, so that what never rests is seen, too."""
+        """Bar, or rank's step times or usage -> its queued state that keeps its place: what never rests is seen too."""
         self._newest_rows: dict[_RowKey, int] = {}
         """Likewise -> its queued state after that one, which the next state replaces."""
         self._metrics: deque[int] = deque()
@@ -64,7 +73,7 @@ class EventRing:
 
     @property
     def urgent(self) -> bool:
-        """Whether something waits that the kernel should see at once: not lines, bars, step times and metrics."""
+        """Whether something waits that the kernel should see at once: not lines, bars, measurements and metrics."""
         return self._num_urgent > 0
 
     def add(self, event: _AnyEvent) -> _AnyEvent:
@@ -175,11 +184,11 @@ class EventRing:
 
 
 def _key(row: _Row) -> _RowKey:
-    return (row.rank, row.bar if isinstance(row, ProgressRow) else -1)
+    return (row.rank, type(row).__name__, row.bar if isinstance(row, ProgressRow) else 0)
 
 
 def _is_urgent(event: RunEvent) -> bool:
-    return not isinstance(event, LogLines | ProgressRow | StepTimes | MetricsLogged | EventsDropped)
+    return not isinstance(event, LogLines | _Row | MetricsLogged | EventsDropped)
 
 
 def _display_bytes(event: Display) -> int:

@@ -26,6 +26,7 @@ const EVENT_TYPES: Record<RunEvent["type"], true> = {
   step_times: true,
   straggler: true,
   host_memory_low: true,
+  rank_usage: true,
   notice: true,
   events_dropped: true,
   rank_finished: true,

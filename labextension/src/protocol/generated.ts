@@ -20,6 +20,7 @@ export interface Protocol {
     | StepTimes
     | Straggler
     | HostMemoryLow
+    | RankUsage
     | Notice
     | EventsDropped
     | CellEnded
@@ -372,6 +373,21 @@ export interface HostMemoryLow {
   rank_bytes: number;
 }
 /**
+ * What a rank and the processes that it has started take of the machine, every two seconds while it runs.
+ */
+export interface RankUsage {
+  type: "rank_usage";
+  rank?: number | null;
+  sequence?: number;
+  time_s?: number;
+  memory_bytes: number;
+  cpus: number;
+  device_memory_bytes?: number;
+  device_used_bytes?: number;
+  device_own_bytes?: number | null;
+  device_utilization?: number | null;
+}
+/**
  * One sentence of ours for the user.
  */
 export interface Notice {
@@ -556,6 +572,10 @@ export interface RankState {
   dry_run: DryRunReport | null;
   step_times: StepTimes | null;
   straggler: Straggler | null;
+  usage: RankUsage | null;
+  busy: number[];
+  peak_memory_bytes: number;
+  peak_device_bytes: number;
   failure: RankFailure | null;
   value_bytes: number;
   modules: string[];
@@ -615,6 +635,7 @@ export interface NewEvents {
     | StepTimes
     | Straggler
     | HostMemoryLow
+    | RankUsage
     | Notice
     | EventsDropped
     | CellEnded

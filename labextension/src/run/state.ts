@@ -17,6 +17,7 @@ import type {
   RankFinished,
   RankStarted,
   RankState,
+  RankUsage,
   RanOutOfMemory,
   Restarting,
   RunEnded,
@@ -35,6 +36,7 @@ export const ENDED_BARS = 100;
 export const MAX_CURVES = 100;
 export const MAX_POINTS = 1000;
 export const BATCH_SIZES_TRIED = 100;
+export const USAGES_KEPT = 60;
 export const LOG_TAIL_LINES = 2000;
 
 const NEW_RANK: RankState = {
@@ -49,6 +51,10 @@ const NEW_RANK: RankState = {
   dry_run: null,
   step_times: null,
   straggler: null,
+  usage: null,
+  busy: [],
+  peak_memory_bytes: 0,
+  peak_device_bytes: 0,
   failure: null,
   value_bytes: 0,
   modules: [],
@@ -143,7 +149,12 @@ function begunAgain(state: RunState, event: Restarting): RunState {
   const ranks = Object.fromEntries(
     Object.entries(state.ranks).map(([rank, old]) => [
       rank,
-      { ...NEW_RANK, device: old.device, log_tail: old.log_tail },
+      {
+        ...NEW_RANK,
+        device: old.device,
+        log_tail: old.log_tail,
+        batch_sizes: event.reason ? old.batch_sizes : [],
+      },
     ]),
   );
   const withoutLogged = { ...state, curves: {}, texts: {}, settings: {}, header: null, mismatch: null, stalled: null };
@@ -186,7 +197,14 @@ function told(state: RunState, event: Notice | Stalled | StallEnded | HostMemory
   }
 }
 
-type MeasuredEvent = BatchSizeBegun | RanOutOfMemory | BatchSizeTried | DryRunReport | StepTimes | Straggler;
+type MeasuredEvent =
+  | BatchSizeBegun
+  | RanOutOfMemory
+  | BatchSizeTried
+  | DryRunReport
+  | StepTimes
+  | Straggler
+  | RankUsage;
 type RankEvent =
   | MeasuredEvent
   | RankStarted
@@ -242,7 +260,20 @@ function withMeasured(rank: RankState, event: MeasuredEvent): RankState {
       return { ...rank, batch_sizes: [...rank.batch_sizes, event].slice(-BATCH_SIZES_TRIED), batch_size: null };
     case "ran_out_of_memory":
       return rank; // what becomes of the try follows
+    case "rank_usage":
+      return withUsage(rank, event);
   }
+}
+
+function withUsage(rank: RankState, usage: RankUsage): RankState {
+  const heldBytes = usage.device_own_bytes ?? usage.device_used_bytes ?? 0;
+  return {
+    ...rank,
+    usage,
+    busy: [...rank.busy, usage.device_utilization ?? usage.cpus].slice(-USAGES_KEPT),
+    peak_memory_bytes: Math.max(rank.peak_memory_bytes, usage.memory_bytes),
+    peak_device_bytes: Math.max(rank.peak_device_bytes, heldBytes),
+  };
 }
 
 type Rows = RankState["progress"];

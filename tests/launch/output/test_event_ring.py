@@ -17,6 +17,7 @@ from accel_nb.protocol.events import (
     RankFailed,
     RankFinished,
     RankStarted,
+    RankUsage,
     Restarting,
     RunEnded,
     RunEvent,
@@ -297,3 +298,15 @@ def test_u12_of_displays_that_nobody_fetches_the_text_stays(monkeypatch: pytest.
     assert "image/png" in after.data, "there is room again"
     assert isinstance(taken[2], Display)
     assert taken[2].data["text/plain"] == "Figure\n(not shown otherwise: too many wait)"
+
+
+def test_newer_usage_of_a_rank_replaces_what_the_kernel_has_not_taken_yet() -> None:
+    ring = EventRing()
+    for memory_bytes in range(1, 6):
+        ring.add(RankUsage(rank=0, memory_bytes=memory_bytes, cpus=1.0))
+        ring.add(StepTimes(rank=0, num_steps=memory_bytes, step_s=0.1, own_s=0.1, input_s=0.0))
+
+    taken = [event for event in ring.take(EVERYTHING) if isinstance(event, RankUsage)]
+
+    assert [usage.memory_bytes for usage in taken] == [1, 5]
+    assert not ring.urgent
