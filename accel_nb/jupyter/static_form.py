@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..launch.failures import rank_ranges
 from ..launch.run_failed import RunFailed
+from ..launch.sizes import size_text
 from ..protocol.events import BatchSizeTried, CollectiveMismatch
 from ..protocol.run_state import Curve, RankState, RunState, RunStatus
 
@@ -117,8 +118,11 @@ def _rank_status(rank: RankState) -> str:
 
 def _more(rank: RankState) -> str:
     steps = [f"{rank.step_times.num_steps:,} steps"] if rank.step_times is not None else []
+    peaks = [f"up to {size_text(rank.peak_memory_bytes)}"] if rank.peak_memory_bytes else []
+    if rank.peak_device_bytes:
+        peaks.append(f"up to {size_text(rank.peak_device_bytes)} of its device")
     more = [f"{rank.dropped_lines:,} lines in the log file only"] if rank.dropped_lines else []
-    return ", ".join([*steps, *more])
+    return ", ".join([*steps, *peaks, *more])
 
 
 def _ladder_sentences(state: RunState) -> list[str]:

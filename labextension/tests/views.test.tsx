@@ -221,3 +221,27 @@ it("has no colour but the theme's and the system's", () => {
 
   expect(css.match(/#[0-9a-f]{3,8}\b|\b(?:rgb|hsl)a?\(/gi)).toBeNull();
 });
+
+describe("what the ranks take of the machine", () => {
+  const USED = { memory_bytes: 3 * 2 ** 30, cpus: 1.5 };
+
+  it("is a figure and a course per rank, once it is known", () => {
+    const begun = recordedEvents("success").slice(0, 6);
+    show(shownAfter(begun));
+    expect(text("[aria-label=Ranks] thead th")).not.toContain("Memory");
+
+    const samples = [0, 1].flatMap((rank) => [1, 2].map(() => ({ type: "rank_usage" as const, rank, ...USED })));
+    show(shownAfter([...begun, ...samples]));
+
+    expect(text("[aria-label=Ranks] thead th")).toEqual(expect.arrayContaining(["Memory", "Busy"]));
+    expect(text(".accel-memory")).toEqual(["3.0 GiB", "3.0 GiB"]);
+    expect(text(".accel-busy")).toEqual(["150%", "150%"]);
+    expect(box.querySelectorAll(".accel-spark-line[d^=M]").length).toBe(2);
+  });
+
+  it("leaves the cells of a rank empty that has told nothing", () => {
+    show(shownAfter([...recordedEvents("success").slice(0, 6), { type: "rank_usage", rank: 1, ...USED }]));
+
+    expect(text(".accel-memory")).toEqual(["", "3.0 GiB"]);
+  });
+});

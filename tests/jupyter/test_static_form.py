@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from accel_nb.jupyter.static_form import SPARK_POINTS, Written, headline, sparkline, static_html, static_text
+from accel_nb.protocol.events import RankUsage
 from accel_nb.protocol.run_state import Curve, RunState, advance_all
 from tests.fixtures.recorded import names, recorded_events
 
@@ -110,3 +111,13 @@ def test_a_rank_that_was_ended_because_of_another_has_not_failed() -> None:
     text = static_text(state_of("killed_rank"), NOTHING, raises=True)
 
     assert [line.split("  ")[2] for line in text.splitlines() if line.startswith("rank ")] == ["stopped", "died"]
+
+
+def test_u11_the_most_that_a_rank_took_stays() -> None:
+    usage = RankUsage(rank=1, memory_bytes=3 << 30, cpus=1.0, device_memory_bytes=80 << 30, device_used_bytes=9 << 30)
+    state = advance_all(state_of("success"), [usage])
+
+    assert "up to 3.0 GiB, up to 9.0 GiB of its device</td>" in static_html(state, NOTHING, raises=False)
+    assert "rank 1  cpu  finished  up to 3.0 GiB, up to 9.0 GiB of its device" in static_text(
+        state, NOTHING, raises=False
+    )

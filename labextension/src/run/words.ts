@@ -38,6 +38,14 @@ export function duration(seconds: number): string {
   return seconds < 1 ? `${(seconds * 1e3).toPrecision(3)} ms` : `${seconds.toFixed(2)} s`;
 }
 
+/** "512 MiB", "1.2 GiB", "80 GiB". */
+export function bytes(size: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = size < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(size) / 10));
+  const scaled = size / 1024 ** power;
+  return `${scaled < 10 && power > 0 ? scaled.toFixed(1) : Math.round(scaled)} ${units[power]}`;
+}
+
 /** Four digits at most, as a person would write it. */
 export function figure(value: number | null): string {
   if (value === null) {

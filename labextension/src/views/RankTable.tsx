@@ -1,16 +1,19 @@
 import { Component } from "preact";
 import type { RankState, RunState } from "../protocol/generated";
-import { ranksInOrder } from "../run/state";
+import { ranksInOrder, USAGES_KEPT } from "../run/state";
 import { type Bar, barsOf } from "../run/tables";
+import { usageText } from "../run/usage";
 import { duration, rankStatusText } from "../run/words";
+import { Sparkline } from "./Sparkline";
 
-/** One row per rank: state, step, time per step, progress. */
+/** One row per rank: state, memory, how busy it is, step, time per step, progress. */
 export function RankTable({ state }: { state: RunState }) {
   const ranks = ranksInOrder(state);
   const timed = ranks.some(([, rank]) => rank.step_times !== null);
+  const measured = ranks.some(([, rank]) => rank.usage !== null);
   return (
     <div class="accel-ranks">
-      <table class="accel-table" aria-label="Ranks">
+      <table class="accel-table accel-rank-table" aria-label="Ranks">
         <thead>
           <tr>
             <th scope="col">Rank</th>
@@ -18,6 +21,8 @@ export function RankTable({ state }: { state: RunState }) {
               Device
             </th>
             <th scope="col">State</th>
+            {measured && <th scope="col">Memory</th>}
+            {measured && <th scope="col">Busy</th>}
             {timed && <th scope="col">Step</th>}
             {timed && <th scope="col">Per step</th>}
             <th scope="col" class="accel-fill">
@@ -27,7 +32,7 @@ export function RankTable({ state }: { state: RunState }) {
         </thead>
         <tbody>
           {ranks.map(([number, rank]) => (
-            <RankRow key={number} number={number} rank={rank} timed={timed} />
+            <RankRow key={number} number={number} rank={rank} timed={timed} measured={measured} />
           ))}
         </tbody>
       </table>
@@ -39,30 +44,33 @@ interface RankRowProps {
   number: number;
   rank: RankState;
   timed: boolean;
+  measured: boolean;
 }
 
 /** Drawn only when its rank has changed: of 64 ranks most have not. */
 class RankRow extends Component<RankRowProps> {
   override shouldComponentUpdate(next: RankRowProps): boolean {
-    return next.rank !== this.props.rank || next.timed !== this.props.timed;
+    const { rank, timed, measured } = this.props;
+    return next.rank !== rank || next.timed !== timed || next.measured !== measured;
   }
 
   override render() {
-    const { number, rank, timed } = this.props;
+    const { number, rank, timed, measured } = this.props;
     const { sign, word } = rankStatusText(rank);
     return (
       <tr class={rank.straggler === null ? "" : "accel-straggler"}>
         <th scope="row">{number}</th>
         <td class="accel-wide">{rank.device}</td>
-        <td class={`accel-status-${word}`}>
+        <td class={`accel-state accel-status-${word}`}>
           <span aria-hidden="true">{sign}</span> {word}
           {rank.dropped_lines > 0 && (
             <small class="accel-note"> {rank.dropped_lines.toLocaleString()} lines not shown</small>
           )}
         </td>
-        {timed && <td class="accel-number">{rank.step_times?.num_steps ?? ""}</td>}
+        {measured && <Usage rank={rank} />}
+        {timed && <td class="accel-number accel-steps">{rank.step_times?.num_steps ?? ""}</td>}
         {timed && <StepTime rank={rank} />}
-        <td>
+        <td class="accel-progress">
           {barsOf(rank).map((bar) => (
             <ProgressBar key={bar.number} bar={bar} rank={number} />
           ))}
@@ -70,6 +78,28 @@ class RankRow extends Component<RankRowProps> {
       </tr>
     );
   }
+}
+
+function Usage({ rank }: { rank: RankState }) {
+  const text = usageText(rank);
+  if (text === undefined) {
+    return (
+      <>
+        <td class="accel-memory" />
+        <td class="accel-busy" />
+      </>
+    );
+  }
+  return (
+    <>
+      <td class="accel-number accel-memory" title={text.details}>
+        {text.memory}
+      </td>
+      <td class="accel-number accel-busy" title={text.details}>
+        <Sparkline values={rank.busy} most={USAGES_KEPT} full={1} /> <span class="accel-percent">{text.busy}</span>
+      </td>
+    </>
+  );
 }
 
 function StepTime({ rank }: { rank: RankState }) {
