@@ -229,9 +229,28 @@ class NotebookKernel:
         }
         return self._send(self._shell, "execute_request", content, subshell, metadata)
 
+    def ask(self, kind: str, content: Mapping[str, object], timeout_s: float = 60.0) -> Mapping[str, Any]:
+        """Send a request of any kind on the control channel, as a page does, and give the content of its reply.
+
+        Raises TimeoutError.
+        """
+        msg_id = self._send(self._control, kind, dict(content))
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if self._control.poll(int(_READ_S * 1000)):
+                _, reply = self._session.recv(self._control, mode=0)
+                assert reply is not None
+                if reply["parent_header"].get("msg_id") == msg_id:
+                    return dict(reply["content"])
+        raise TimeoutError(f"The kernel did not answer {kind} within {timeout_s:g} s.")
+
     def send_comm(self, comm_id: str, data: Mapping[str, object], subshell: str | None = None) -> None:
         """Send a message to the kernel's end of a comm, as a page does."""
         self._send(self._shell, "comm_msg", {"comm_id": comm_id, "data": dict(data)}, subshell)
+
+    def close_comm(self, comm_id: str) -> None:
+        """Say that a page's end of a comm is closed, or that it knows no such target."""
+        self._send(self._shell, "comm_close", {"comm_id": comm_id, "data": {}})
 
     def wait_for_comm(self, is_wanted: Callable[[CommMessage], bool], timeout_s: float = 30.0) -> CommMessage:
         """The first message on any comm that is wanted. Raises TimeoutError."""

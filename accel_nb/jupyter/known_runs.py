@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from ..errors import InvalidArgument
 from ..launch.run import Run
+from ..protocol.run_state import RunStatus
+from .running_cell import RunningCell, running_cell
 
 KEPT_RUNS = 50
 """As many folders as `accel_nb.launch.run_files` keeps."""
 
 
-class KnownRun(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run that is over."""
+
+    status: RunStatus
+    duration_s: float
+    headline: str = ""
+    """Of its failure, one line; empty when it has none."""
+
+
+class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     function_name: str
     log_dir: Path
+    num_ranks: int
+    device_kind: str
+    started_s: float
+    """Seconds since the epoch."""
+    cell: RunningCell
+    """That which launched it."""
 
 
 class KnownRuns:
@@ -29,17 +49,44 @@ class KnownRuns:
         self._known: deque[KnownRun] = deque(maxlen=KEPT_RUNS)
         self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         """A run that is under way is held by its own thread."""
+        self._outcomes: dict[str, Outcome] = {}
+        self._on_change: list[Callable[[], None]] = []
 
     def add(self, run: Run) -> None:
+        """Of the cell that runs now, in its thread."""
         plan = run.plan
+        known = KnownRun(
+            run_id=plan.run_id,
+            function_name=plan.function_name,
+            log_dir=run.log_dir,
+            num_ranks=plan.num_ranks,
+            device_kind=plan.device_kind,
+            started_s=time.time(),
+            cell=running_cell(),
+        )
         with self._lock:
-            self._known.append(KnownRun(plan.run_id, plan.function_name, run.log_dir))
+            self._known.append(known)
             self._runs[plan.run_id] = run
+            kept = {one.run_id for one in self._known}
+            self._outcomes = {run_id: outcome for run_id, outcome in self._outcomes.items() if run_id in kept}
+        self._changed()
+        run.when_over(self._note_end)
+
+    def call_on_change(self, act: Callable[[], None]) -> None:
+        """`act` is called when a run has begun or ended, in any thread; it must not raise."""
+        self._on_change.append(act)
+
+    def call_no_more(self, act: Callable[[], None]) -> None:
+        self._on_change.remove(act)
 
     def all(self) -> list[KnownRun]:
         """The newest last."""
         with self._lock:
             return list(self._known)
+
+    def outcome(self, run_id: str) -> Outcome | None:
+        """None: it goes on, or is not known."""
+        return self._outcomes.get(run_id)
 
     def running(self) -> list[Run]:
         """Those that are not over, the newest last."""
@@ -50,6 +97,10 @@ class KnownRuns:
     def handle(self, known: KnownRun) -> Run | None:
         """None: it is over, and nobody holds it."""
         return self._runs.get(known.run_id)
+
+    def named(self, run_id: str) -> KnownRun | None:
+        """By its whole id; None: this kernel knows no such run."""
+        return next((known for known in self.all() if known.run_id == run_id), None)
 
     def find(self, name: str) -> KnownRun:
         """The run whose id begins, or ends, with `name`, or the newest of the function of that name.
@@ -66,6 +117,21 @@ class KnownRuns:
         shown = ", ".join(f"{run.run_id} ({run.function_name})" for run in known[-5:]) or "none"
         problem = "fits several runs" if by_id else "is no run of this kernel"
         raise InvalidArgument(f"{name!r} {problem}; the newest are: {shown}.")
+
+    def _note_end(self, run: Run) -> None:
+        duration_s = run.state.duration_s or time.time() - self._started_s(run.plan.run_id)
+        outcome = Outcome(status=run.status, duration_s=duration_s, headline=run.problem)
+        with self._lock:
+            self._outcomes[run.plan.run_id] = outcome
+        self._changed()
+
+    def _started_s(self, run_id: str) -> float:
+        known = self.named(run_id)
+        return time.time() if known is None else known.started_s
+
+    def _changed(self) -> None:
+        for act in list(self._on_change):
+            act()
 
 
 KNOWN = KnownRuns()

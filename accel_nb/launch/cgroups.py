@@ -1,7 +1,8 @@
 """What the control groups of this process allow it, in either version of Linux's interface.
 
-Sources: kernel documentation ``admin-guide/cgroup-v2`` (memory.max, memory.current, memory.stat, cpu.max) and
-``cgroup-v1/memory``, ``scheduler/sched-bwc`` (memory.limit_in_bytes, cpu.cfs_quota_us).
+Sources: kernel documentation ``admin-guide/cgroup-v2`` (memory.max, memory.current, memory.stat, cpu.max, cpu.stat) and
+``cgroup-v1/memory``, ``scheduler/sched-bwc`` and ``cgroup-v1/cpuacct`` (memory.limit_in_bytes, cpu.cfs_quota_us,
+cpuacct.usage).
 """
 
 from __future__ import annotations
@@ -24,6 +25,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """None: no limit below the machine's own memory."""
     memory_free_bytes: int | None = None
     """Up to that limit, page cache that can be dropped counted as free. None as above."""
+
+
+class CpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the control group with the tightest quota, its processes together."""
+
+    allowed: float
+    """CPUs."""
+    used_s: float
+    """Seconds of CPU time since the group was made."""
+
+
+def read_cpu_use(proc: Path = Path("/proc/self")) -> CpuUse | None:
+    """None where no group has a quota, or its use is not told. `proc` as of `read_limits`."""
+    found = [
+        CpuUse(allowed=allowed, used_s=used_s)
+        for folder in _group_folders(proc)
+        for allowed in _cpu_share(folder)
+        for used_s in _cpu_used_s(folder)
+    ]
+    return min(found, key=lambda use: use.allowed, default=None)
 
 
 def read_limits(proc: Path = Path("/proc/self")) -> Limits:
@@ -82,12 +103,24 @@ def _mounts(path: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def _cpu_quota(folder: Path) -> list[int]:
+    return [max(1, math.ceil(share)) for share in _cpu_share(folder)]
+
+
+def _cpu_share(folder: Path) -> list[float]:
     quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
     if not quota:
         quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
     if not (quota.isdecimal() and period.isdecimal()):  # "max" and "-1" are no quota
         return []
-    return [max(1, math.ceil(int(quota) / int(period)))]
+    return [int(quota) / int(period)]
+
+
+def _cpu_used_s(folder: Path) -> list[float]:
+    usage_us = dict(line.split() for line in _read(folder / "cpu.stat").splitlines()).get("usage_usec")
+    if usage_us is not None:
+        return [int(usage_us) / 1e6]
+    usage_ns = _read(folder / "cpuacct.usage").strip()  # version 1, where both controllers are mounted together
+    return [int(usage_ns) / 1e9] if usage_ns.isdecimal() else []
 
 
 def _memory_limit(folder: Path) -> list[tuple[int, int]]:

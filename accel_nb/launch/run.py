@@ -24,7 +24,7 @@ from ..protocol.run_state import RunState, RunStatus
 from .dry_run.result import DryRun
 from .engines.engine import Attempt
 from .engines.local import ENGINE
-from .failures import cause_first
+from .failures import cause_first, headline
 from .payload.packing import pack, unpack_value
 from .planning import planner
 from .planning.dry_runs import make_dry_run_plan
@@ -62,6 +62,8 @@ class Run:
         self._supervisor = Supervisor(ENGINE, attempt, partial(_put_all, self._listening))
         self._over = threading.Event()
         self._values: RunResult[object] | None = None
+        self._when_over: list[Callable[[Run], None]] = []
+        self._when_over_lock = threading.Lock()
         self._unloadable: ResultError | None = None
         self._values_lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name=f"accel_nb {self._plan.run_id}", daemon=True)
@@ -121,6 +123,22 @@ class Run:
         return self._over.wait(timeout_s)
 
     def result(self, timeout_s: float | None = None) -> RunResult[object]:
+    def when_over(self, act: Callable[[Run], None]) -> None:
+        """Call `act` once nothing of the run is left, in the run's own thread; now, when that is so already."""
+        with self._when_over_lock:
+            if not self._over.is_set():
+                self._when_over.append(act)
+                return
+        act(self)
+
+    @property
+    def problem(self) -> str:
+        """One line: why it failed; empty when it has not."""
+        if self._supervisor.error is not None:
+            return str(self._supervisor.error).partition("\n")[0]
+        failures = cause_first(self.state.failures)
+        return headline(failures[0]) if failures and self.state.status == "failed" else ""
+
         """Wait, then the ranks' values; of a dry run a `DryRun`.
 
         Raises RunFailed (chained to a stand-in for the rank's exception), RunStopped after a stop, StartError when the
@@ -150,8 +168,8 @@ class Run:
         """Show the run in its view until it is over. One thread: the cell's, or the background drawer."""
         self._draw(self._news, self._view, 0)
 
-    def draw_again(self, view: RunView) -> None:
-        """Show the run in one more view, from its beginning until it is over. Any thread.
+    def draw_again(self, view: RunView, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Show the run in one more view, from its beginning until it is over, or `view` not `wanted`. Any thread.
 
         An interrupt ends the drawing, not the run.
         """
@@ -159,20 +177,23 @@ class Run:
         self._listening.append(news)
         try:
             # What happens from now on waits in the queue; the recording has what was before, and some of that.
-            events = recorded_events(self._log_dir)
-            if self.shows(partial(view.update, events, self.state)):
-                self._draw(news, view, events[-1].sequence if events else 0)
+            state = self.state
+            events = [event for event in recorded_events(self._log_dir) if event.sequence <= state.sequence]
+            if self.shows(partial(view.update, events, state)):
+                self._draw(news, view, state.sequence, wanted)
         finally:
             self._listening.remove(news)
 
-    def _draw(self, news: News, view: RunView, seen: int) -> None:
-        """Until the run is over; `seen` is the number of the last event that the view knows.
+    def _draw(self, news: News, view: RunView, seen: int, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Until the run is over, or not `wanted`; `seen` is the number of the last event that the view knows.
 
         A front end that fails must not cost a training: it is told once, and the run goes on unseen.
         """
         shown = True
         while not (self._over.is_set() and news.empty()):
             try:
+            if not wanted():
+                return
                 events, state = news.get(timeout=_DRAW_S)
             except queue.Empty:
                 events, state = [], self.state
@@ -220,11 +241,15 @@ class Run:
         self._owned.close()
         if self.status == "stopped" or (self.status == "failed" and self._plan.on_failure == "raise"):
             _close_values(self._supervisor.value_fds)
-        self._over.set()
+        with self._when_over_lock:
+            self._over.set()
+            acts, self._when_over = self._when_over, []
         # Wakes whoever draws.
         for news in list(self._listening):
             news.put(([], self.state))
         with contextlib.suppress(OSError):
+        for act in acts:
+            act(self)
             prune()
 
     def _loaded_result(self, failures: tuple[RankFailure, ...]) -> RunResult[object]:

@@ -36,7 +36,7 @@ def run_dir(run_id: str) -> Iterator[Path]:
     Raises PlanError when the place cannot be written.
     """
     root = log_folder()
-    directory = root / f"{_RUN_PREFIX}{run_id}"
+    directory = folder_of(run_id)
     try:
         directory.mkdir(mode=0o700)
         record = (directory / _RECORD).open("ab")
@@ -45,6 +45,11 @@ def run_dir(run_id: str) -> Iterator[Path]:
     with record:
         _lock(record)
         yield directory
+
+
+def folder_of(run_id: str) -> Path:
+    """Where that run's files are, or would be. Raises PlanError, as `log_folder`."""
+    return log_folder() / f"{_RUN_PREFIX}{run_id}"
 
 
 def _lock(record: BinaryIO) -> None:

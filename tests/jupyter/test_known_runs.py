@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,21 +13,35 @@ import pytest
 
 from accel_nb.errors import InvalidArgument
 from accel_nb.jupyter.attaching import attach
-from accel_nb.jupyter.known_runs import KNOWN, KnownRuns
+from accel_nb.jupyter.known_runs import KEPT_RUNS, KNOWN, KnownRuns, Outcome
 from accel_nb.launch.run import Run
+from accel_nb.protocol.run_state import RunState
 
 
 class OneRun:
     """What is asked of a run here."""
 
     def __init__(self, run_id: str, function_name: str, *, over: bool = False) -> None:
-        self.plan = SimpleNamespace(run_id=run_id, function_name=function_name)
+        self.plan = SimpleNamespace(run_id=run_id, function_name=function_name, num_ranks=2, device_kind="cpu")
         self.log_dir = Path("/logs")
         self.over = over
+        self.status = "failed" if over else "running"
+        self.state = RunState(duration_s=1.5 if over else 0.0)
+        self.problem = "ValueError: wrong" if over else ""
+        self.acts: list[Callable[[Run], None]] = []
 
     def wait(self, timeout_s: float) -> bool:
         assert timeout_s == 0
         return self.over
+
+    def when_over(self, act: Callable[[Run], None]) -> None:
+        self.acts.append(act)
+        if self.over:
+            self.end()
+
+    def end(self) -> None:
+        for act in self.acts:
+            act(cast("Run", self))
 
 
 def known(*runs: OneRun) -> KnownRuns:
@@ -69,12 +84,37 @@ def test_those_that_go_on_are_told_from_those_that_are_over() -> None:
     assert [run.plan.run_id for run in known(*runs).running()] == ["1", "3"]
 
 
-def test_y08_a_run_that_nobody_holds_is_not_held() -> None:
-    here = known(OneRun("1", "a"))
+def test_y08_a_run_that_nobody_holds_is_not_held_but_how_it_ended_is_known() -> None:
+    here = known(OneRun("1", "a", over=True), OneRun("2", "b"))
     gc.collect()
 
     assert here.handle(here.find("1")) is None
     assert here.running() == []
+    assert here.outcome("1") == Outcome(status="failed", duration_s=1.5, headline="ValueError: wrong")
+    assert here.outcome("2") is None
+
+
+def test_whoever_asks_is_told_when_a_run_begins_or_ends() -> None:
+    here, told = KnownRuns(), list[bool]()
+    run = OneRun("1", "a")
+
+    def note() -> None:
+        told.append(here.outcome("1") is not None)
+
+    here.call_on_change(note)
+    here.add(cast("Run", run))
+    run.end()
+    here.call_no_more(note)
+    here.add(cast("Run", OneRun("2", "b")))
+
+    assert told == [False, True]
+
+
+def test_outcomes_are_kept_for_as_many_runs_as_folders() -> None:
+    here = known(*(OneRun(str(number), "a", over=True) for number in range(KEPT_RUNS + 5)))
+
+    assert here.outcome("4") is None
+    assert here.outcome("5") is not None
 
 
 def test_a_kernel_without_a_run_has_none_to_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def probe_node() -> NodeHardware:
     variables = environment.current()
     limits = read_limits()
     memory = psutil.virtual_memory()
-    cpu_count = _usable_cpus()
+    cpu_count = len(usable_cpus())
     found = {device.kind: device.probe() for device in find_devices()}
     ids = {device.kind: device.visible_ids(variables) for device in find_devices()}
     return NodeHardware(
@@ -114,11 +114,12 @@ def _top_level_keys(text: str) -> list[str]:
     return [key for key in at_margin if key.isidentifier()]
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> tuple[int, ...]:
+    """Numbers of the CPUs that this process may run on."""
     try:
-        return len(os.sched_getaffinity(0))
+        return tuple(sorted(os.sched_getaffinity(0)))
     except AttributeError:  # macOS
-        return os.cpu_count() or 1
+        return tuple(range(os.cpu_count() or 1))
 
 
 def _made_up(hardware: NodeHardware, kind: str, position: int) -> DeviceInfo:

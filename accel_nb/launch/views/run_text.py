@@ -46,7 +46,13 @@ from .metric_lines import MetricLines, settings_line
 
 ROLE_NAME = "default"
 """The role of all ranks (``LaunchConfig.role``, torch.distributed.elastic)."""
-BY_USER = {"interrupt": "interrupt", "handle": "stop() was called", "magic": "%accel_stop", "view": "Stop was pressed"}
+BY_USER = {
+    "interrupt": "interrupt",
+    "handle": "stop() was called",
+    "magic": "%accel_stop",
+    "view": "Stop was pressed",
+    "panel": "Stop was pressed in the panel",
+}
 
 
 class RunText:

@@ -1,0 +1,65 @@
+"""Plans for the panel, while somebody turns its knobs: what a launch with these choices would do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ...errors import AccelNbError
+from ...launch.planning.planner import plan_line
+from ...launch.run import plan_for
+from ...protocol.panel import AskPlan, Choice, PanelNews, PlanAnswer
+from ...protocol.plan import LaunchPlan, LaunchRequest
+
+MakePlan = Callable[[LaunchRequest], LaunchPlan]
+
+
+class Planning:
+    """Any thread may ask. Only the newest question that waits is answered: the first plan may take a minute, in which
+    the server imports torch.
+    """
+
+    def __init__(self, send: Callable[[PanelNews], None], make_plan: MakePlan = plan_for) -> None:
+        self._send = send
+        self._make_plan = make_plan
+        self._lock = threading.Lock()
+        self._asked: AskPlan | None = None
+        self._is_working = False
+
+    def ask(self, question: AskPlan) -> None:
+        with self._lock:
+            self._asked = question
+            if self._is_working:
+                return
+            self._is_working = True
+        threading.Thread(target=self._work, name="accel_nb plan", daemon=True).start()
+
+    def _work(self) -> None:
+        while (question := self._next()) is not None:
+            self._send(self._answered(question))
+
+    def _next(self) -> AskPlan | None:
+        with self._lock:
+            question, self._asked = self._asked, None
+            self._is_working = question is not None
+            return question
+
+    def _answered(self, question: AskPlan) -> PlanAnswer:
+        try:
+            plan = self._make_plan(request_of(question.choice))
+        except AccelNbError as error:
+            return PlanAnswer(number=question.number, problem=str(error))
+        return PlanAnswer(number=question.number, line=plan_line(plan), reasons=plan.reasons)
+
+
+def request_of(choice: Choice) -> LaunchRequest:
+    """What ``%%accelerate`` with these choices asks for."""
+    return LaunchRequest(
+        function_name="%%accelerate",
+        num_processes=choice.num_processes,
+        device=choice.device,
+        devices=choice.devices,
+        mixed_precision=choice.mixed_precision,
+        debug=choice.debug,
+        backend=choice.backend,
+    )
