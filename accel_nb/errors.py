@@ -6,7 +6,10 @@ AccelNbError
 │  ├─ UnknownDevice               a device kind, index or id that is not there
 │  ├─ NotEnoughDevices            more ranks asked for than devices
 │  ├─ EngineUnavailable           the engine is missing, or not part of this version
-│  └─ PortInUse                   `use_port` is taken
+│  ├─ PortInUse                   `use_port` is taken
+│  └─ ConfigError                 a configuration file cannot be obeyed; also a ValueError
+│     ├─ ConfigNotFound           there is none where it was said to be; also a FileNotFoundError
+│     └─ ConfigExists             there is one where a new one was to be written; also a FileExistsError
 ├─ PayloadError                   the function cannot travel; nothing was started
 │  ├─ NotPicklable                names the path to the offending variable
 │  ├─ PayloadTooLarge             does not fit into free memory
@@ -55,6 +58,18 @@ class EngineUnavailable(PlanError):
 
 class PortInUse(PlanError):
     """The port given as `use_port` is taken."""
+
+
+class ConfigError(PlanError, ValueError):
+    """A configuration file holds what cannot be read or carried out. The text names the file and the key."""
+
+
+class ConfigNotFound(ConfigError, FileNotFoundError):
+    """There is no configuration file at the path that was given."""
+
+
+class ConfigExists(ConfigError, FileExistsError):
+    """There is a file where a configuration was to be written, and nobody said that it may be replaced."""
 
 
 class PayloadError(AccelNbError):

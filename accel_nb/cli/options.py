@@ -14,8 +14,9 @@ from typing import NoReturn
 from ..errors import InvalidArgument
 from ..protocol.plan import LaunchRequest, Timeouts
 
-SAID_OTHERWISE = frozenset({"function_name", "block"})
-"""Fields that no option sets: what is launched says its name, and each face has its own way not to wait."""
+SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file"})
+"""Fields that no option sets: what is launched says its name, each face has its own way not to wait, and which places
+settings come from is for the face to know that has read them."""
 
 _HELP = {
     "num_processes": "number of ranks; left out: one per visible accelerator, else 1",
@@ -43,7 +44,7 @@ _HELP = {
     "memory_snapshot": "record where GPU memory is allocated, and tell the lines when a rank fails",
     "timeouts": f"seconds by name: start_s=120,stalled_s=60; names: {', '.join(Timeouts.__struct_fields__)}",
 }
-_SUGGESTED = {
+SUGGESTED = {
     "mixed_precision": ("no", "bf16", "fp16"),
     "device": ("auto", "cuda", "cpu"),
     "backend": ("auto", "local"),
@@ -93,7 +94,7 @@ def suggestions(parser: argparse.ArgumentParser, before: str, text: str) -> list
     actions = {spelling: action for action in parser._actions for spelling in action.option_strings}  # noqa: SLF001  argparse has no other way to list them
     last = actions.get((before.split() or [""])[-1])
     if last is not None and last.nargs != 0:
-        values = last.choices or _SUGGESTED.get(last.dest, ())
+        values = last.choices or SUGGESTED.get(last.dest, ())
         return [str(value) for value in values if str(value).startswith(text)]
     return sorted(option for option in actions if option.startswith(text) and "_" not in option)
 

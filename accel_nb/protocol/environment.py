@@ -65,6 +65,12 @@ RESPECTED_NAMES = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 ALL_LINES = "ACCEL_NB_ALL_LINES"
 """Of the kernel; see `all_lines_wanted`."""
 
+LOG_DIR = "ACCEL_NB_LOG_DIR"
+"""Where runs leave their logs; see `log_root`."""
+
+CONFIG = "ACCEL_NB_CONFIG"
+"""The file that holds settings between launches; see `config_file`."""
+
 VIEW = "ACCEL_NB_VIEW"
 """Of the kernel; see `view_wanted`."""
 
@@ -231,7 +237,7 @@ def log_root() -> Path:
     Absolute: the kernel may change its folder while runs write there. A relative one counts from the working directory;
     raises FileNotFoundError when that is gone.
     """
-    if own := os.environ.get("ACCEL_NB_LOG_DIR"):
+    if own := os.environ.get(LOG_DIR):
         return Path(own).absolute()
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The specification has relative paths ignored.
@@ -245,6 +251,17 @@ _INLINE_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "inline"
 
 def rank_environment(base: Mapping[bytes, bytes], plan: LaunchPlan, own: Mapping[str, str]) -> dict[str, str]:
     """A rank's whole environment: the kernel's `base` without another launcher's variables, the plan's own
+def config_file() -> Path:
+    """Where settings are kept between launches: ``ACCEL_NB_CONFIG``, else ``accel_nb/config.yaml`` in the user's
+    configuration folder (``XDG_CONFIG_HOME`` of the XDG base directory specification, by default ``~/.config``).
+    """
+    if own := os.environ.get(CONFIG):
+        return Path(own)
+    folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # The specification has relative paths ignored.
+    return (folder if folder.is_absolute() else Path.home() / ".config") / "accel_nb" / "config.yaml"
+
+
     variables, and the contract `own` (of `rank_variables`). An interface the user has chosen stays.
     """
     given = without(from_bytes(base), plan.env_removed) | plan.env

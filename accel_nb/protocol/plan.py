@@ -62,6 +62,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     memory_snapshot: bool = False
     timeouts: Timeouts = Timeouts()
+    origins: dict[str, str] = {}
+    """Field -> where its value comes from (``the command line``, a file), where that is not the call itself."""
+    settings_file: str | None = None
+    """The configuration file that was read for this launch; empty: none was wanted. None: the caller reads none."""
 
 
 class PlannedDevice(msgspec.Struct, frozen=True, kw_only=True):

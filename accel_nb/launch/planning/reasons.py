@@ -42,12 +42,15 @@ def setting_sources(request: LaunchRequest, hardware: NodeHardware, kernel_env: 
     default = LaunchRequest()
     given = [name for name in _SETTINGS if getattr(request, name) != getattr(default, name)]
     passed = _passed_on(request, kernel_env)
-    parts = [f"{_listed(given)} from the call"] if given else []
+    by_origin: dict[str, list[str]] = {}
+    for name in given:
+        by_origin.setdefault(request.origins.get(name, "the call"), []).append(name)
+    parts = [f"{_listed(names)} from {origin}" for origin, names in by_origin.items()]
     if passed:
         parts.append(f"{_listed([f'{name}={kernel_env[name]}' for name in passed])} from the kernel's environment")
     ignored = _ignored(request, hardware, kernel_env)
     settings = f"Settings: {', '.join(parts)}, the rest are defaults." if parts else "Settings: all defaults."
-    return Sources(settings, tuple(ignored), elsewhere=bool(passed or ignored))
+    return Sources(settings, tuple(ignored), elsewhere=bool(passed or ignored or request.settings_file))
 
 
 def _passed_on(request: LaunchRequest, kernel_env: Mapping[str, str]) -> list[str]:
@@ -61,7 +64,7 @@ def _passed_on(request: LaunchRequest, kernel_env: Mapping[str, str]) -> list[st
 
 def _ignored(request: LaunchRequest, hardware: NodeHardware, kernel_env: Mapping[str, str]) -> list[str]:
     told = []
-    if hardware.saved_config is not None:
+    if hardware.saved_config is not None and request.settings_file is None:
         keys = f" ({', '.join(hardware.saved_config.keys)})" if hardware.saved_config.keys else ""
         told.append(f"Ignored: {hardware.saved_config.path}{keys}; notebook launches do not read it in this version.")
     overruled = {

@@ -1,0 +1,152 @@
+"""``accel-nb launch``: run a script, a module or a notebook on every rank.
+
+command line ─┐
+              ├─> `LaunchRequest` + `Program` ──start_run──> a run, shown in this terminal ──> exit status
+configuration ┘
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+
+from ..errors import AccelNbError, PlanError, StartError
+from ..launch.dry_run.result import DryRun
+from ..launch.run import start_run
+from ..launch.run_failed import RunFailed
+from ..protocol import environment
+from ..protocol.failure import RankFailure
+from ..protocol.plan import LaunchRequest
+from .launch_settings import Settings
+from .options import add_launch_options, launch_arguments
+from .program import Program, program
+from .settings_file import add_file_options, read_settings
+from .terminal_view import choose_view
+from .upstream_names import add_upstream_options, upstream_fields
+
+SCRIPT_START = "spawn"
+"""How ranks of a script come to be: a script may expect an interpreter that has imported nothing yet."""
+COMMAND_LINE = "the command line"
+FAILED = 1
+_DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
+"""One of these on the command line overrules all of them in the file, which were chosen to fit each other."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("training_script", metavar="SCRIPT", help="a script, a notebook (.ipynb), or with -m a module")
+    parser.add_argument(
+        "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="what follows the script is its own"
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument(
+        "--log-dir", "--log_dir", type=Path, metavar="DIR", default=argparse.SUPPRESS,
+        help="where the folder with the ranks' output and the recording of the run is made",
+    )  # fmt: skip
+    add_file_options(parser)
+    # A script has no value to bring back, and its failure is the command's.
+    add_launch_options(parser, leave_out=("returns", "on_failure"))
+    add_upstream_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when every rank ended well; the failed rank's own exit status, 128 and its signal's number when one ended it, 1
+    when it raised; 130 after Ctrl-C, 143 after SIGTERM. Raises PlanError for what cannot be started.
+    """
+    wanted = program(options.training_script, options.training_script_args, is_module=options.module)
+    settings, path = read_settings(options)
+    request = request_of(options, settings, path, wanted.name)
+    variables = {environment.LOG_DIR: str(options.log_dir)} if "log_dir" in options else {}
+    with environment.changed(variables):
+        return launch(request, wanted, settings.notices)
+
+
+def request_of(options: argparse.Namespace, settings: Settings, path: Path | None, name: str) -> LaunchRequest:
+    """The launch that the command line and the file at `path` ask for; the command line wins, field by field."""
+    said = {**upstream_fields(options), **launch_arguments(options)}
+    said["env"] = {**_env(upstream_fields(options)), **_env(launch_arguments(options))}
+    from_file = dict(settings.fields)
+    if said.keys() & _DECIDE_TOGETHER:
+        from_file = {name: value for name, value in from_file.items() if name not in _DECIDE_TOGETHER}
+    origins = {**dict.fromkeys(from_file, str(path)), **dict.fromkeys(said, COMMAND_LINE)}
+    env = {**settings.variables, **_env(said)}
+    if not _env(said):
+        origins["env"] = str(path)
+    fields = {"start_method": SCRIPT_START, **from_file, **said, "env": env or None}
+    fields |= {"function_name": name, "origins": origins, "settings_file": "" if path is None else str(path)}
+    return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of the options
+
+
+def launch(request: LaunchRequest, wanted: Program, notices: tuple[str, ...] = ()) -> int:
+    """Run it, show it, and give the exit status. Raises PlanError and its like before anything has started."""
+    for notice in notices:
+        _tell(notice)
+    ended = list[int]()
+    with _signals_end_the_run(ended):
+        try:
+            view = choose_view(sys.stdout)
+            under_way = start_run(request, wanted.function, (), {}, view)
+            under_way.draw_interruptibly()
+            result = under_way.result()
+        except RunFailed as failed:
+            _tell(str(failed))
+            return exit_status(failed.cause)
+        except StartError as error:
+            _tell(str(error))
+            return FAILED
+        except PlanError:
+            raise
+        except AccelNbError as error:
+            _tell(str(error))
+            return FAILED
+        except KeyboardInterrupt as interrupt:
+            _tell(str(interrupt) or "interrupted.")
+            return 128 + (ended or [signal.SIGINT])[0]
+    if isinstance(result, DryRun):
+        sys.stdout.write(f"{result!r}\n")
+    return 0
+
+
+def exit_status(cause: RankFailure) -> int:
+    """As a shell has it for one process: its own status, 128 and the signal's number, 1 for an exception."""
+    if cause.signal is not None and cause.signal in signal.Signals.__members__:
+        return 128 + signal.Signals[cause.signal]
+    return cause.exit_code or FAILED
+
+
+@contextlib.contextmanager
+def _signals_end_the_run(ended: list[int]) -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP end the run as Ctrl-C does; their numbers are put into `ended`."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ended.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _env(fields: Mapping[str, object]) -> dict[str, str]:
+    env = fields.get("env") or {}
+    assert isinstance(env, dict)
+    return env
+
+
+def _tell(text: str) -> None:
+    """Our own words, beside what the ranks write."""
+    sys.stdout.flush()
+    sys.stderr.write(f"accel-nb launch: {text}\n")
+    sys.stderr.flush()

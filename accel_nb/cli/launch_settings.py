@@ -1,0 +1,178 @@
+"""From a configuration, and from options by Accelerate's names, to what a launch is given: fields and variables.
+
+What this version cannot carry out is refused by its name; what would have no effect is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import ConfigError
+from ..launch.planning.checks import LOOPBACK_NAMES
+from ..protocol import environment
+from .cluster_config import DYNAMO, NOT_SAID, PARALLELISM, ClusterConfig
+
+DISTRIBUTED_TYPES: dict[str, dict[str, object]] = {
+    "NO": {},
+    "MULTI_CPU": {"device": "cpu"},
+    "MULTI_GPU": {"device": "cuda"},
+    "MULTI_XPU": {"device": "xpu"},
+    "XLA": {"device": "tpu"},
+    "TPU": {"device": "tpu"},
+}
+"""Accelerate's word for how ranks work together -> what it means for a launch."""
+ABSENT = {
+    "FSDP": "sharded models (FSDP) are not part of this version",
+    "DEEPSPEED": "DeepSpeed is not part of this version",
+    "MEGATRON_LM": "Megatron-LM is out of scope",
+    **{
+        f"MULTI_{name}": f"{name} devices are not part of this version"
+        for name in ("HPU", "MLU", "MUSA", "NEURON", "NPU", "SDAA")
+    },
+}
+"""Those that cannot be carried out, and why."""
+
+VARIABLES = {
+    "num_cpu_threads_per_process": "OMP_NUM_THREADS",
+    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    **{f"dynamo_{name}": f"ACCELERATE_DYNAMO_{name.upper()}" for name in DYNAMO},
+    **{f"parallelism_config_{name}": f"PARALLELISM_CONFIG_{name.upper()}" for name in PARALLELISM},
+}
+"""Accelerate's name -> the variable by which the training layer in the ranks, ours or Accelerate's, learns of it."""
+USE_PARALLELISM = "ACCELERATE_USE_PARALLELISM_CONFIG"
+
+
+class Settings(NamedTuple):
+    """What was found."""
+
+    fields: dict[str, object]
+    """Of `LaunchRequest`."""
+    variables: dict[str, str]
+    """For the ranks."""
+    notices: tuple[str, ...] = ()
+    """One sentence for each thing that stands there and has no effect."""
+
+
+def settings_of(config: ClusterConfig, path: Path) -> Settings:
+    """What `config`, of the file `path`, says about a launch. Raises ConfigError for what cannot be carried out."""
+    fields = _ranks_and_devices(config, path) | _machines(config)
+    precision = _word(config.mixed_precision)
+    if precision:
+        fields["mixed_precision"] = precision
+    if _flag(config, "debug", path):
+        fields["debug"] = True
+    if config.mpirun_config and config.mpirun_config.get("mpirun_hostfile"):
+        fields["backend"] = "mpi"
+    if _flag(config, "enable_cpu_affinity", path):
+        raise ConfigError(f"{path}: enable_cpu_affinity is not part of this version: set it to false there.")
+    variables = dict[str, str]()
+    for section in (config.dynamo_config, config.parallelism_config):
+        variables |= {VARIABLES[name]: text_of(value) for name, value in (section or {}).items() if value is not None}
+    if config.parallelism_config:
+        variables[USE_PARALLELISM] = "true"
+    return Settings(fields, variables, tuple(_without_effect(config, path)))
+
+
+def device_ids(text: str) -> tuple[int | str, ...] | None:
+    """Accelerate's ``gpu_ids``: ``0,2``, or ``all``, which says nothing. ValueError for a list with a hole."""
+    if text.strip().lower() in ("", "all"):
+        return None
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entries):
+        raise ValueError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
+    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+
+
+def text_of(value: object) -> str:
+    """As a variable holds it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _ranks_and_devices(config: ClusterConfig, path: Path) -> dict[str, object]:
+    kind = (_word(config.distributed_type) or "no").upper()
+    if kind in ABSENT:
+        fix = " (accel-nb to-fsdp2 converts files for version 1 of it)" if kind == "FSDP" else ""
+        raise ConfigError(
+            f"{path}: distributed_type is {kind!r}, and {ABSENT[kind]}{fix}; choose MULTI_GPU or NO there."
+        )
+    if kind not in DISTRIBUTED_TYPES:
+        known = ", ".join(DISTRIBUTED_TYPES)
+        raise ConfigError(f"{path}: distributed_type is {kind!r}, which is not known; the ones to be had: {known}.")
+    fields = dict(DISTRIBUTED_TYPES[kind])
+    if _flag(config, "use_cpu", path):
+        if fields.get("device", "cpu") != "cpu":
+            raise ConfigError(
+                f"{path}: use_cpu and distributed_type {kind!r} contradict each other; change one of them."
+            )
+        fields["device"] = "cpu"
+    if config.num_processes != NOT_SAID:
+        fields["num_processes"] = config.num_processes
+    if config.gpu_ids is not None and fields.get("device") != "cpu":
+        try:
+            devices = device_ids(str(config.gpu_ids))
+        except ValueError as error:
+            raise ConfigError(f"{path}: gpu_ids: {error}.") from error
+        # Accelerate starts one process on one of the devices that it makes visible.
+        if devices is not None and config.num_processes != NOT_SAID:
+            devices = devices[: config.num_processes]
+        if devices is not None:
+            fields["devices"] = devices
+    return fields
+
+
+def _machines(config: ClusterConfig) -> dict[str, object]:
+    said = {
+        "num_nodes": (config.num_machines, 1),
+        "node_rank": (config.machine_rank, 0),
+        "use_port": (config.main_process_port or None, None),
+        "rdzv_backend": (config.rdzv_backend or "static", "static"),
+        "master_addr": (config.main_process_ip or LOOPBACK_NAMES[0], LOOPBACK_NAMES[0]),
+    }
+    return {name: value for name, (value, unsaid) in said.items() if value != unsaid}
+
+
+def _without_effect(config: ClusterConfig, path: Path) -> list[str]:
+    reasons = {
+        "fsdp_config": "distributed_type is not FSDP",
+        "deepspeed_config": "distributed_type is not DEEPSPEED",
+        "megatron_lm_config": "distributed_type is not MEGATRON_LM",
+    }
+    if config.mixed_precision != "fp8":
+        reasons["fp8_config"] = "mixed_precision is not fp8"
+    tpu = [name for name in config.__struct_fields__ if name.startswith(("tpu_", "command"))]
+    reasons |= dict.fromkeys(tpu, "it concerns TPU pods")
+    told: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        if not _is_unsaid(getattr(config, name)):
+            told.setdefault(reason, []).append(name)
+    return [f"{path}: {', '.join(names)}: no effect, {reason}." for reason, names in told.items()]
+
+
+def _is_unsaid(value: object) -> bool:
+    return not value or value in ("no", "false", "False")
+
+
+def _word(value: str | bool | None) -> str:
+    """YAML reads an unquoted ``no`` as False."""
+    return "no" if value is False else str(value or "")
+
+
+def _flag(config: ClusterConfig, name: str, path: Path) -> bool:
+    value = getattr(config, name)
+    if isinstance(value, bool):
+        return value
+    try:
+        return bool(environment.str_to_bool(str(value)))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {name}: {error}") from error
+
+
+def variables_of(options: Mapping[str, object]) -> dict[str, str]:
+    """The variables that options by Accelerate's names stand for; those left out, None or False, for none."""
+    given = {name: value for name, value in options.items() if name in VARIABLES and value not in (None, False)}
+    variables = {VARIABLES[name]: text_of(value) for name, value in given.items()}
+    if options.get("use_parallelism_config") or any(name.startswith("parallelism_config") for name in given):
+        variables[USE_PARALLELISM] = "true"
+    return variables
