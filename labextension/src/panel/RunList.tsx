@@ -1,0 +1,153 @@
+/** The runs of this kernel: those that go on first. One of them may be shown whole. */
+import { useContext, useEffect, useState } from "preact/hooks";
+import type { Shown } from "../comm/feed";
+import type { RunSummary } from "../protocol/generated";
+import { clock } from "../run/words";
+import type { Actions } from "../views/actions";
+import { RunView } from "../views/RunView";
+import { PanelContext } from "./actions";
+import { COMMANDS } from "./commandIds";
+import { goesOn, inOrder, ranksOf, runStatusText } from "./runs";
+
+interface RunListProps {
+  runs: readonly RunSummary[];
+  /** Those that somebody here has asked to stop. */
+  stopping: ReadonlySet<string>;
+  openRun: { runId: string; shown: Shown } | null;
+}
+
+export function RunList({ runs, stopping, openRun }: RunListProps) {
+  if (runs.length === 0) {
+    return <p class="accel-panel-note">None yet in this kernel.</p>;
+  }
+  return (
+    <ol class="accel-panel-runs">
+      {inOrder(runs).map((run) => (
+        <RunItem
+          key={run.run_id}
+          run={run}
+          isStopping={stopping.has(run.run_id)}
+          shown={openRun?.runId === run.run_id ? openRun.shown : null}
+        />
+      ))}
+    </ol>
+  );
+}
+
+interface RunItemProps {
+  run: RunSummary;
+  isStopping: boolean;
+  /** null: it is closed. */
+  shown: Shown | null;
+}
+
+function RunItem({ run, isStopping, shown }: RunItemProps) {
+  const actions = useContext(PanelContext);
+  const { sign, word } = runStatusText(run.status);
+  const isOpen = shown !== null;
+  return (
+    <li class={`accel-panel-run accel-panel-run-${run.status}`} data-run-id={run.run_id}>
+      <button
+        type="button"
+        class="accel-panel-run-title"
+        aria-expanded={isOpen}
+        aria-label={`${run.function_name}, ${word}: ${isOpen ? "hide" : "show"} the run`}
+        onClick={() => actions.execute(COMMANDS.showRun, run.run_id)}
+      >
+        <span class="accel-panel-caret" aria-hidden="true">
+          {isOpen ? "▾" : "▸"}
+        </span>
+        <strong class="accel-panel-function">{run.function_name}</strong>
+        <span class={`accel-panel-status accel-panel-status-${run.status}`}>
+          <span aria-hidden="true">{sign}</span> {word}
+        </span>
+        <span class="accel-panel-run-facts">
+          {ranksOf(run)} · <Took run={run} />
+          {run.cell !== "" && ` · ${run.cell}`}
+        </span>
+      </button>
+      {run.headline !== "" && !isOpen && <p class="accel-panel-headline">{run.headline}</p>}
+      <RunButtons run={run} isStopping={isStopping} />
+      {shown !== null && <OpenRun run={run} shown={shown} />}
+    </li>
+  );
+}
+
+function RunButtons({ run, isStopping }: { run: RunSummary; isStopping: boolean }) {
+  const actions = useContext(PanelContext);
+  const name = run.function_name;
+  const runs = goesOn(run);
+  const hasCell = run.cell !== "" || run.cell_id !== "";
+  if (!runs && !hasCell) {
+    return null;
+  }
+  return (
+    <div class="accel-panel-buttons accel-panel-small">
+      {runs && (
+        <button
+          type="button"
+          class="accel-panel-button accel-panel-stop"
+          aria-label={isStopping ? `Stop ${name} now` : `Stop ${name}`}
+          title={isStopping ? "End the ranks at once" : "End the run"}
+          onClick={() => actions.execute(COMMANDS.stopRun, run.run_id)}
+        >
+          <span aria-hidden="true">■</span> {isStopping ? "Stop now" : "Stop"}
+        </button>
+      )}
+      {runs && (
+        <button
+          type="button"
+          class="accel-panel-button"
+          aria-label={`Stacks of ${name}`}
+          title="Where every rank is now"
+          onClick={() => actions.execute(COMMANDS.showStacks, run.run_id)}
+        >
+          Stacks
+        </button>
+      )}
+      {hasCell && (
+        <button
+          type="button"
+          class="accel-panel-button"
+          aria-label={`Go to the cell of ${name}`}
+          onClick={() => actions.execute(COMMANDS.jumpToCell, run.run_id)}
+        >
+          Go to cell
+        </button>
+      )}
+    </div>
+  );
+}
+
+function OpenRun({ run, shown }: { run: RunSummary; shown: Shown }) {
+  const actions = useContext(PanelContext);
+  const ofRun: Actions = {
+    stop: () => actions.execute(COMMANDS.stopRun, run.run_id),
+    askForStacks: () => actions.execute(COMMANDS.showStacks, run.run_id),
+    copy: (text) => actions.copy(text),
+  };
+  return (
+    <div class="accel-panel-open">
+      <RunView shown={shown} actions={ofRun} />
+      {run.log_dir !== "" && (
+        <p class="accel-panel-note">
+          Logs in <code>{run.log_dir}</code>
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** Counts on by this page's clock: the list itself comes only when a run begins or ends. */
+function Took({ run }: { run: RunSummary }) {
+  const { duration_s: durationS, started_s: startedS } = run;
+  const [nowS, setNowS] = useState(() => Date.now() / 1000);
+  useEffect(() => {
+    if (durationS !== null) {
+      return undefined;
+    }
+    const timer = setInterval(() => setNowS(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, [durationS]);
+  return <time>{clock(durationS ?? nowS - startedS)}</time>;
+}

@@ -1,0 +1,128 @@
+/** What the person has chosen, as a line of the notebook and as its metadata. */
+import type { Choice, NodeHardware } from "../protocol/generated";
+
+export type { Choice };
+
+/** All left to the planner. */
+export const NO_CHOICE: Choice = {
+  num_processes: null,
+  device: "auto",
+  devices: null,
+  mixed_precision: "no",
+  debug: null,
+  backend: "auto",
+};
+
+/** As accel_nb/cli/options.py suggests them. */
+export const PRECISIONS = ["no", "bf16", "fp16"];
+export const BACKENDS = ["auto", "local"];
+
+const MAGIC = "%%accelerate";
+/** Options that a choice says, with the number of words that follow them. */
+const SAID: Record<string, number> = {
+  "num-processes": 1,
+  device: 1,
+  devices: 1,
+  "mixed-precision": 1,
+  debug: 0,
+  "no-debug": 0,
+  backend: 1,
+};
+
+/** "%%accelerate --num-processes 2": only what is not left to the planner. */
+export function magicLine(choice: Choice): string {
+  const words = [MAGIC];
+  if (choice.num_processes !== null) {
+    words.push("--num-processes", String(choice.num_processes));
+  }
+  if (choice.device !== "auto") {
+    words.push("--device", choice.device);
+  }
+  if (choice.devices !== null) {
+    words.push("--devices", choice.devices.join(","));
+  }
+  if (choice.mixed_precision !== "no") {
+    words.push("--mixed-precision", choice.mixed_precision);
+  }
+  if (choice.debug !== null) {
+    words.push(choice.debug ? "--debug" : "--no-debug");
+  }
+  if (choice.backend !== "auto") {
+    words.push("--backend", choice.backend);
+  }
+  return words.join(" ");
+}
+
+/** The cell with the choice's line on top. Options of a line that is there and that no choice says are kept. */
+export function withMagicLine(source: string, choice: Choice): { source: string } | { problem: string } {
+  const text = source.replace(/^(\s*\n)+/, "");
+  const end = text.indexOf("\n");
+  const first = end < 0 ? text : text.slice(0, end);
+  if (/^%%accelerate(\s|$)/.test(first)) {
+    const kept = otherOptions(first.slice(MAGIC.length));
+    const line = [magicLine(choice), ...kept].join(" ");
+    return { source: line + (end < 0 ? "\n" : text.slice(end)) };
+  }
+  if (first.startsWith("%%")) {
+    const magic = first.split(/\s/)[0];
+    return { problem: `The cell begins with ${magic}, and a cell takes one such line. Remove it, or move the rest.` };
+  }
+  return { source: `${magicLine(choice)}\n${text}` };
+}
+
+function otherOptions(line: string): string[] {
+  const words = line.match(/(?:"[^"]*"|'[^']*'|\S)+/g) ?? [];
+  const kept: string[] = [];
+  for (let at = 0; at < words.length; at++) {
+    const word = words[at] ?? "";
+    const [name = "", value] = word.replace(/^--/, "").replaceAll("_", "-").split("=", 2);
+    const following = word.startsWith("--") ? SAID[name] : undefined;
+    if (following === undefined) {
+      kept.push(word);
+    } else if (value === undefined) {
+      at += following;
+    }
+  }
+  return kept;
+}
+
+/** How many ranks it means on this hardware, by the planner's rule: one per accelerator, else 1. */
+export function ranksMeant(choice: Choice, hardware: NodeHardware): number {
+  if (choice.num_processes !== null) {
+    return choice.num_processes;
+  }
+  if (choice.devices !== null) {
+    return choice.devices.length;
+  }
+  const kinds = choice.device === "auto" ? Object.keys(hardware.devices) : [choice.device];
+  return kinds.map((kind) => hardware.devices[kind]?.length ?? 0).find((count) => count > 0) ?? 1;
+}
+
+/** What the notebook's metadata hold: only what is not left to the planner. undefined: nothing is. */
+export function toMetadata(choice: Choice): Partial<Choice> | undefined {
+  const said = Object.entries(choice).filter(([name, value]) => value !== NO_CHOICE[name as keyof Choice]);
+  return said.length === 0 ? undefined : (Object.fromEntries(said) as Partial<Choice>);
+}
+
+/** What is no choice, as of another version or another hand, is left to the planner. */
+export function fromMetadata(value: unknown): Choice {
+  const said = typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+  const text = (name: "device" | "mixed_precision" | "backend") =>
+    typeof said[name] === "string" && /^[\w.:-]+$/.test(said[name]) ? said[name] : NO_CHOICE[name];
+  return {
+    num_processes: isCount(said.num_processes) ? said.num_processes : null,
+    device: text("device"),
+    devices: isListOfPositions(said.devices) ? said.devices : null,
+    mixed_precision: text("mixed_precision"),
+    debug: typeof said.debug === "boolean" ? said.debug : null,
+    backend: text("backend"),
+  };
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) > 0;
+}
+
+function isListOfPositions(value: unknown): value is number[] {
+  return Array.isArray(value) && value.length > 0 && value.every((one) => Number.isSafeInteger(one) && one >= 0);
+}

@@ -1,0 +1,143 @@
+/** What the panel shows: the followed notebook, its kernel, the person's choice and settings. */
+import { Changes } from "../comm/changes";
+import type { RunFeed, Shown } from "../comm/feed";
+import { type Choice, NO_CHOICE } from "./choice";
+import { newestGoingOn } from "./runs";
+import { DEFAULT_SETTINGS, type PanelSettings } from "./settings";
+import type { Heard, KernelTalk } from "./talk";
+
+/** After the last change of a choice. */
+const PLAN_AFTER_MS = 250;
+
+/** A notebook, as the panel sees it. */
+export interface FollowedNotebook {
+  /** "train.ipynb" */
+  readonly name: string;
+  /** null: it has no kernel. */
+  readonly talk: KernelTalk | null;
+  readonly choice: Choice;
+  choose(choice: Choice): void;
+  /** Of any of these. */
+  readonly changes: Changes;
+}
+
+/** All that the views take. */
+export interface PanelShown {
+  /** null: there is no notebook. */
+  notebook: string | null;
+  /** null: it has no kernel. */
+  heard: Heard | null;
+  choice: Choice;
+  settings: PanelSettings;
+  openRun: { runId: string; shown: Shown } | null;
+}
+
+export class PanelModel {
+  readonly changes = new Changes();
+  private notebook: FollowedNotebook | null = null;
+  private following = new AbortController();
+  private talk: KernelTalk | null = null;
+  private talking = new AbortController();
+  private settings = DEFAULT_SETTINGS;
+  private isVisible = false;
+  private openRun: { runId: string; feed: RunFeed } | null = null;
+  /** Runs that opened by themselves: once each, so that what the person has closed stays closed. */
+  private readonly opened = new Set<string>();
+  private planTimer: ReturnType<typeof setTimeout> | undefined;
+  private plannedFor = "";
+
+  get shown(): PanelShown {
+    return {
+      notebook: this.notebook?.name ?? null,
+      heard: this.talk?.heard ?? null,
+      choice: this.notebook?.choice ?? NO_CHOICE,
+      settings: this.settings,
+      openRun: this.openRun && { runId: this.openRun.runId, shown: this.openRun.feed.shown },
+    };
+  }
+
+  /** null: no notebook is there. */
+  follow(notebook: FollowedNotebook | null): void {
+    this.following.abort();
+    this.following = new AbortController();
+    this.notebook = notebook;
+    notebook?.changes.on(() => this.notebookChanged(), this.following.signal);
+    this.notebookChanged();
+  }
+
+  setSettings(settings: PanelSettings): void {
+    this.settings = settings;
+    this.changes.tell();
+  }
+
+  setVisible(isVisible: boolean): void {
+    this.isVisible = isVisible;
+    this.talk?.want(isVisible);
+    this.talkChanged();
+  }
+
+  /** Show all of a run; null: of none. */
+  showRun(runId: string | null): void {
+    if (this.openRun !== null) {
+      this.talk?.unfollow(this.openRun.runId);
+    }
+    this.openRun = null;
+    if (runId !== null && this.talk !== null) {
+      this.opened.add(runId);
+      this.openRun = { runId, feed: this.talk.follow(runId) };
+    }
+    this.changes.tell();
+  }
+
+  dispose(): void {
+    clearTimeout(this.planTimer);
+    this.following.abort();
+    this.talking.abort();
+    this.talk?.want(false);
+  }
+
+  private notebookChanged(): void {
+    const talk = this.notebook?.talk ?? null;
+    if (talk !== this.talk) {
+      this.talk?.want(false);
+      this.showRun(null);
+      this.talking.abort();
+      this.talking = new AbortController();
+      this.talk = talk;
+      this.plannedFor = "";
+      talk?.changes.on(() => this.talkChanged(), this.talking.signal);
+      talk?.want(this.isVisible);
+    }
+    this.talkChanged();
+  }
+
+  private talkChanged(): void {
+    const heard = this.talk?.heard;
+    if (this.isVisible && heard?.answer === "ready") {
+      this.openNewRun(heard);
+      this.planSoon(heard);
+    } else if (heard?.facts === null && this.openRun !== null) {
+      this.openRun = null; // of a kernel process that is gone
+    }
+    this.changes.tell();
+  }
+
+  private openNewRun(heard: Heard): void {
+    const run = newestGoingOn(heard.runs);
+    if (run !== null && !this.opened.has(run.run_id)) {
+      this.showRun(run.run_id);
+    }
+  }
+
+  /** A plan depends on the choice, and on what runs hold already. */
+  private planSoon(heard: Heard): void {
+    const { choice } = this.shown;
+    const about = JSON.stringify([choice, heard.facts?.pid, heard.runs.map((run) => [run.run_id, run.status])]);
+    if (about === this.plannedFor || !this.settings.showStart) {
+      return;
+    }
+    this.plannedFor = about;
+    clearTimeout(this.planTimer);
+    this.planTimer = setTimeout(() => void this.talk?.askPlan(this.shown.choice), PLAN_AFTER_MS);
+  }
+}

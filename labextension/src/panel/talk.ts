@@ -1,0 +1,317 @@
+/** What one page knows of one kernel: asks it, hears its news, and forgets all when the kernel is another process. */
+import { Changes } from "../comm/changes";
+import { RunFeed } from "../comm/feed";
+import { type CommMessage, type KernelLink, type LinkState, TARGET } from "../comm/kernelLink";
+import type { FromFrontEnd } from "../protocol/decode";
+import { decodeNews, decodeReply, type PanelNews, type PanelReply, type PanelRequest } from "../protocol/decodePanel";
+import type { Choice, HardwareNow, KernelFacts, PlanAnswer, RunSummary } from "../protocol/generated";
+import { goesOn } from "./runs";
+import { type Usage, withUsage } from "./usage";
+import { PANEL_VERSION } from "./version";
+
+/** So long a kernel may take to answer. One without us never does; a late answer counts all the same. */
+const ANSWER_MS = 3000;
+
+export interface Heard {
+  link: LinkState;
+  executes: boolean;
+  /** Empty: not told yet. */
+  language: string;
+  /** unasked: nobody looks, or no kernel for us; silent: it has not loaded accel_nb. */
+  answer: "unasked" | "asking" | "silent" | "ready";
+  /** Of the one click that loads the extension. */
+  loading: "no" | "under way" | "done";
+  loadProblem: string;
+  /** Not null when it is ready. */
+  facts: KernelFacts | null;
+  now: HardwareNow | null;
+  usage: Usage;
+  runs: RunSummary[];
+  /** Runs that somebody here has asked to stop. */
+  stopping: ReadonlySet<string>;
+  plan: PlanAnswer | null;
+  /** Whether `plan` answers the newest question. */
+  planIsCurrent: boolean;
+  /** What the kernel has refused, in its words. */
+  problem: string;
+}
+
+const NOTHING: Heard = {
+  link: "starting",
+  executes: false,
+  language: "",
+  answer: "unasked",
+  loading: "no",
+  loadProblem: "",
+  facts: null,
+  now: null,
+  usage: {},
+  runs: [],
+  stopping: new Set(),
+  plan: null,
+  planIsCurrent: false,
+  problem: "",
+};
+
+export class KernelTalk {
+  readonly changes = new Changes();
+  private readonly ends = new AbortController();
+  private readonly feeds = new Map<string, RunFeed>();
+  private now: Heard;
+  /** Counts kernel processes: what an earlier one says late does not count. */
+  private life = 0;
+  private wanted = false;
+  /** Begins anywhere: all pages of a kernel hear the answers to each other's questions. */
+  private question = Math.floor(Math.random() * 2 ** 40);
+
+  /** `ended` is told of each run whose end is news here. */
+  constructor(
+    private readonly link: KernelLink,
+    private readonly ended: (run: RunSummary) => void,
+  ) {
+    this.now = { ...NOTHING, link: link.state, executes: link.executes };
+    link.changes.on(() => this.linkChanged(), this.ends.signal);
+    link.onComm((message) => this.hear(message), this.ends.signal);
+    if (link.state === "alive") {
+      void this.begin();
+    }
+  }
+
+  get heard(): Heard {
+    return this.now;
+  }
+
+  get isPython(): boolean {
+    return this.now.language.toLowerCase() === "python";
+  }
+
+  dispose(): void {
+    this.life++;
+    this.feeds.clear();
+    this.ends.abort();
+  }
+
+  /** Whether somebody looks at it: then it is asked at once. */
+  want(wanted: boolean): void {
+    const begins = wanted && !this.wanted;
+    this.wanted = wanted;
+    if (begins && this.now.link === "alive" && this.isPython) {
+      void this.hello();
+    }
+  }
+
+  /** To be called now and then: has the kernel go on with its news, when somebody looks or waits for the end of runs. */
+  beat(waitsForEnds: boolean): void {
+    if (this.now.answer === "ready" && (this.wanted || (waitsForEnds && this.now.runs.some(goesOn)))) {
+      void this.hello();
+    }
+  }
+
+  /** Ask a kernel again that was silent. */
+  async askAgain(): Promise<void> {
+    if (this.now.link === "alive" && this.isPython) {
+      await this.hello();
+    }
+  }
+
+  async loadExtension(): Promise<void> {
+    const { life } = this;
+    this.set({ loading: "under way", loadProblem: "" });
+    const problem = await this.link.loadExtension();
+    if (life === this.life) {
+      this.set({ loading: problem === "" ? "done" : "no", loadProblem: problem });
+      if (problem === "") {
+        await this.hello();
+      }
+    }
+  }
+
+  /** What a view of the run shows, from now on. */
+  follow(runId: string): RunFeed {
+    const known = this.feeds.get(runId);
+    if (known !== undefined) {
+      return known;
+    }
+    const feed = new RunFeed(
+      (message) => void this.askOfRun(runId, message),
+      () => this.changes.tell(),
+    );
+    this.feeds.set(runId, feed);
+    feed.connect();
+    return feed;
+  }
+
+  unfollow(runId: string): void {
+    this.feeds.delete(runId);
+  }
+
+  /** Ask its ranks to end; a second time: at once. */
+  async stop(runId: string): Promise<void> {
+    const now = this.now.stopping.has(runId);
+    this.set({ stopping: new Set([...this.now.stopping, runId]) });
+    await this.ask({ type: "stop_named_run", run_id: runId, now });
+  }
+
+  async askForStacks(runId: string): Promise<void> {
+    this.follow(runId);
+    await this.ask({ type: "ask_stacks_of", run_id: runId });
+  }
+
+  async askPlan(choice: Choice): Promise<void> {
+    if (this.now.answer === "ready") {
+      this.set({ planIsCurrent: false });
+      await this.ask({ type: "ask_plan", number: ++this.question, choice });
+    }
+  }
+
+  private async askOfRun(runId: string, message: FromFrontEnd): Promise<void> {
+    switch (message.type) {
+      case "connect":
+        return this.ask({ type: "follow_run", run_id: runId });
+      case "stop_run":
+        return this.stop(runId);
+      case "ask_stacks":
+        return this.askForStacks(runId);
+      case "loaded":
+        return undefined;
+    }
+  }
+
+  private async ask(request: PanelRequest): Promise<void> {
+    const { life } = this;
+    const reply = decodeReply(await this.link.request(request));
+    if (life === this.life && reply !== undefined) {
+      this.hearReply(reply);
+    }
+  }
+
+  private async hello(): Promise<void> {
+    const { life } = this;
+    if (this.now.answer !== "ready") {
+      this.set({ answer: "asking" });
+    }
+    const isSilent = () =>
+      life === this.life && this.now.answer === "asking" && this.set({ answer: "silent", facts: null });
+    const timer = setTimeout(isSilent, ANSWER_MS);
+    await this.ask({ type: "hello", version: PANEL_VERSION });
+    clearTimeout(timer);
+  }
+
+  private hearReply(reply: PanelReply): void {
+    switch (reply.type) {
+      case "kernel_facts":
+        this.hearFacts(reply);
+        break;
+      case "run_news":
+        this.feeds.get(reply.run_id)?.receive(reply.message);
+        break;
+      case "refused":
+        this.set({ problem: reply.problem });
+        break;
+      case "accepted":
+        this.set({ problem: "" });
+    }
+  }
+
+  private hearFacts(facts: KernelFacts): void {
+    const isNew = this.now.answer !== "ready";
+    this.link.listenTo(facts.comm_id);
+    this.set({ answer: "ready", loading: "no", facts, problem: "" });
+    if (facts.now !== null) {
+      this.hearNews(facts.now);
+    }
+    this.hearRuns(facts.runs, isNew);
+    // What has happened between two connections.
+    for (const feed of isNew ? this.feeds.values() : []) {
+      feed.connect();
+    }
+  }
+
+  private hear(message: CommMessage): void {
+    if (message.kind === "opened") {
+      if (message.target === TARGET) {
+        void this.hello();
+      }
+    } else if (message.commId === this.now.facts?.comm_id) {
+      const news = message.kind === "data" ? decodeNews(message.data) : undefined;
+      if (news !== undefined) {
+        this.hearNews(news);
+      } else if (message.kind === "closed") {
+        this.set({ answer: "silent", facts: null, runs: [] }); // `%unload_ext accel_nb`
+      }
+    }
+  }
+
+  private hearNews(news: PanelNews): void {
+    switch (news.type) {
+      case "hardware_now":
+        this.set({ now: news, usage: withUsage(this.now.usage, news) });
+        break;
+      case "runs_now":
+        this.hearRuns(news.runs, false);
+        break;
+      case "run_news":
+        this.feeds.get(news.run_id)?.receive(news.message);
+        break;
+      case "plan_answer":
+        if (news.number === this.question) {
+          this.set({ plan: news, planIsCurrent: true });
+        }
+    }
+  }
+
+  private hearRuns(runs: RunSummary[], isFirst: boolean): void {
+    const went = new Set(this.now.runs.filter(goesOn).map((run) => run.run_id));
+    this.set({ runs });
+    for (const run of isFirst ? [] : runs) {
+      if (went.has(run.run_id) && !goesOn(run)) {
+        this.ended(run);
+      }
+    }
+  }
+
+  private linkChanged(): void {
+    const { link: before, executes } = this.now;
+    const { state } = this.link;
+    if (state === before && executes === this.link.executes) {
+      return;
+    }
+    if (state === before || state === "disconnected") {
+      this.set({ link: state, executes: this.link.executes });
+    } else if (state === "alive" && before === "disconnected" && this.now.facts !== null) {
+      // It may have been restarted meanwhile: it has to answer before it counts.
+      this.set({ link: state, executes: this.link.executes, answer: "asking" });
+      void this.hello();
+    } else {
+      this.forget();
+      if (state === "alive") {
+        void this.begin();
+      }
+    }
+  }
+
+  private forget(): void {
+    this.life++;
+    this.feeds.clear();
+    this.now = { ...NOTHING, link: this.link.state, executes: this.link.executes };
+    this.changes.tell();
+  }
+
+  /** Of a kernel at which nobody looks it is found out without a request that it may not know. */
+  private async begin(): Promise<void> {
+    const { life } = this;
+    const language = await this.link.language();
+    if (life !== this.life) {
+      return;
+    }
+    this.set({ language });
+    if (this.isPython && (this.wanted || (await this.link.hasComm())) && life === this.life) {
+      await this.hello();
+    }
+  }
+
+  private set(part: Partial<Heard>): void {
+    this.now = { ...this.now, ...part };
+    this.changes.tell();
+  }
+}

@@ -1,0 +1,141 @@
+/** The commands. Each acts on the notebook in front; those of a run on the one that is named, else on the newest. */
+import type { JupyterFrontEnd } from "@jupyterlab/application";
+import { type ICommandPalette, Notification } from "@jupyterlab/apputils";
+import type { LabNotebook } from "../notebook/labNotebook";
+import type { Notebooks } from "../notebook/notebooks";
+import { COMMANDS, JUPYTER_COMMANDS } from "../panel/commandIds";
+import type { PanelModel } from "../panel/model";
+import { PANEL_ICON } from "../panel/panelWidget";
+import { goesOn, newestGoingOn } from "../panel/runs";
+import type { RunSummary } from "../protocol/generated";
+
+interface Parts {
+  model: PanelModel;
+  notebooks: Notebooks;
+  panelId: string;
+}
+
+interface CommandText {
+  label: string;
+  caption: string;
+  /** Whether it is possible now. */
+  if?: (notebook: LabNotebook) => boolean;
+}
+
+const TEXTS: Record<(typeof COMMANDS)[keyof typeof COMMANDS], CommandText> = {
+  [COMMANDS.openPanel]: { label: "Accelerate Panel", caption: "Show hardware and runs of this notebook's kernel" },
+  [COMMANDS.loadExtension]: {
+    label: "Load accel_nb in the Kernel",
+    caption: "Run %load_ext accel_nb in the kernel of this notebook",
+    if: ({ talk }) => talk?.isPython === true,
+  },
+  [COMMANDS.insertCell]: {
+    label: "Insert Cell for All Ranks",
+    caption: "Put a %%accelerate cell with the panel's choice below the active cell",
+    if: () => true,
+  },
+  [COMMANDS.runCell]: {
+    label: "Run This Cell on All Ranks",
+    caption: "Put the panel's %%accelerate line on top of the active cell, and run it",
+    if: () => true,
+  },
+  [COMMANDS.stopRun]: { label: "Stop Run", caption: "End the ranks; a second time at once", if: hasRunGoingOn },
+  [COMMANDS.showStacks]: { label: "Show Stacks of Run", caption: "Where every rank is now", if: hasRunGoingOn },
+  [COMMANDS.showRun]: { label: "Show Run", caption: "Show the newest run in the panel", if: hasRun },
+  [COMMANDS.jumpToCell]: { label: "Go to Cell of Run", caption: "Show the cell that started the run", if: hasRun },
+  [COMMANDS.askAgain]: {
+    label: "Ask the Kernel for accel_nb Again",
+    caption: "Ask the kernel whether it has loaded accel_nb",
+    if: ({ talk }) => talk?.isPython === true,
+  },
+};
+
+export function addCommands(app: JupyterFrontEnd, palette: ICommandPalette | null, parts: Parts): void {
+  const acts = actions(app, parts);
+  for (const id of Object.values(COMMANDS)) {
+    const { label, caption, if: isPossible } = TEXTS[id];
+    const options = {
+      label,
+      caption,
+      isEnabled: () => {
+        const notebook = parts.notebooks.current;
+        return isPossible === undefined || (notebook !== null && isPossible(notebook));
+      },
+      execute: (args: { readonly [name: string]: unknown }) =>
+        acts[id]?.(typeof args.runId === "string" ? args.runId : undefined),
+      describedBy: {
+        args: {
+          type: "object",
+          properties: { runId: { type: "string", description: "The run; left out: the newest." } },
+        },
+      },
+    };
+    app.commands.addCommand(id, id === COMMANDS.openPanel ? { ...options, icon: PANEL_ICON } : options);
+    palette?.addItem({ command: id, category: "Accelerate" });
+  }
+}
+
+type Act = (runId: string | undefined) => unknown;
+
+function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Record<string, Act> {
+  const ofRun = (act: (notebook: LabNotebook, run: RunSummary) => unknown, onlyGoingOn: boolean): Act => {
+    return (runId) => {
+      const notebook = notebooks.current;
+      const run = notebook && findRun(notebook, runId, onlyGoingOn);
+      return notebook && run && act(notebook, run);
+    };
+  };
+  return {
+    [COMMANDS.openPanel]: () => app.shell.activateById(panelId),
+    [COMMANDS.loadExtension]: () => notebooks.current?.talk?.loadExtension(),
+    [COMMANDS.askAgain]: () => notebooks.current?.talk?.askAgain(),
+    [COMMANDS.insertCell]: () => notebooks.current?.insertCell(),
+    [COMMANDS.runCell]: () => runCell(app, notebooks.current),
+    [COMMANDS.stopRun]: ofRun(({ talk }, run) => talk?.stop(run.run_id), true),
+    [COMMANDS.showStacks]: ofRun(({ talk }, run) => {
+      app.shell.activateById(panelId);
+      model.showRun(run.run_id);
+      return talk?.askForStacks(run.run_id);
+    }, true),
+    // Of the run that is shown: hide it.
+    [COMMANDS.showRun]: ofRun((_, run) => {
+      app.shell.activateById(panelId);
+      model.showRun(model.shown.openRun?.runId === run.run_id ? null : run.run_id);
+    }, false),
+    [COMMANDS.jumpToCell]: ofRun(async (notebook, run) => {
+      app.shell.activateById(notebook.panel.id);
+      if (!(await notebook.jumpTo(run))) {
+        Notification.warning(`The cell that started ${run.function_name} is not in ${notebook.name} any more.`);
+      }
+    }, false),
+  };
+}
+
+async function runCell(app: JupyterFrontEnd, notebook: LabNotebook | null): Promise<void> {
+  const problem = notebook?.putLine() ?? "";
+  if (problem !== "") {
+    Notification.warning(problem);
+  } else if (notebook !== null) {
+    if (notebook.talk?.heard.answer !== "ready") {
+      // The shell takes one after the other: the cell finds it loaded.
+      void notebook.talk?.loadExtension();
+    }
+    await app.commands.execute(JUPYTER_COMMANDS.runCell);
+  }
+}
+
+function findRun(notebook: LabNotebook, runId: string | undefined, onlyGoingOn: boolean): RunSummary | null {
+  const runs = notebook.talk?.heard.runs ?? [];
+  if (runId !== undefined) {
+    return runs.find((run) => run.run_id === runId) ?? null;
+  }
+  return newestGoingOn(runs) ?? (onlyGoingOn ? null : (runs.at(-1) ?? null));
+}
+
+function hasRun({ talk }: LabNotebook): boolean {
+  return (talk?.heard.runs.length ?? 0) > 0;
+}
+
+function hasRunGoingOn({ talk }: LabNotebook): boolean {
+  return talk?.heard.runs.some(goesOn) === true;
+}
