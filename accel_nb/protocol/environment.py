@@ -244,13 +244,6 @@ def log_root() -> Path:
     return (state if state.is_absolute() else Path.home() / ".local" / "state") / "accel_nb" / "runs"
 
 
-RANK_BACKEND = "module://accel_nb.launch.rank.figures"
-_INLINE_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "inline")
-"""What ipykernel sets ``MPLBACKEND`` to: they hand figures to a notebook's shell, which ranks do not have."""
-
-
-def rank_environment(base: Mapping[bytes, bytes], plan: LaunchPlan, own: Mapping[str, str]) -> dict[str, str]:
-    """A rank's whole environment: the kernel's `base` without another launcher's variables, the plan's own
 def config_file() -> Path:
     """Where settings are kept between launches: ``ACCEL_NB_CONFIG``, else ``accel_nb/config.yaml`` in the user's
     configuration folder (``XDG_CONFIG_HOME`` of the XDG base directory specification, by default ``~/.config``).
@@ -262,6 +255,13 @@ def config_file() -> Path:
     return (folder if folder.is_absolute() else Path.home() / ".config") / "accel_nb" / "config.yaml"
 
 
+RANK_BACKEND = "module://accel_nb.launch.rank.figures"
+_INLINE_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "inline")
+"""What ipykernel sets ``MPLBACKEND`` to: they hand figures to a notebook's shell, which ranks do not have."""
+
+
+def rank_environment(base: Mapping[bytes, bytes], plan: LaunchPlan, own: Mapping[str, str]) -> dict[str, str]:
+    """A rank's whole environment: the kernel's `base` without another launcher's variables, the plan's own
     variables, and the contract `own` (of `rank_variables`). An interface the user has chosen stays.
     """
     given = without(from_bytes(base), plan.env_removed) | plan.env
