@@ -6,13 +6,16 @@ import { usageText } from "../run/usage";
 import { duration, rankStatusText } from "../run/words";
 import { Sparkline } from "./Sparkline";
 
+/** Up to so many the bars glide: each that does is painted anew in every frame. */
+const FEW_RANKS = 8;
+
 /** One row per rank: state, memory, how busy it is, step, time per step, progress. */
 export function RankTable({ state }: { state: RunState }) {
   const ranks = ranksInOrder(state);
   const timed = ranks.some(([, rank]) => rank.step_times !== null);
   const measured = ranks.some(([, rank]) => rank.usage !== null);
   return (
-    <div class="accel-ranks">
+    <div class={ranks.length <= FEW_RANKS ? "accel-ranks accel-few-ranks" : "accel-ranks"}>
       <table class="accel-table accel-rank-table" aria-label="Ranks">
         <thead>
           <tr>
