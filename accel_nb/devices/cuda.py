@@ -9,23 +9,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ..protocol import environment
 from ..protocol.hardware import DeviceFigures, DeviceInfo
 from . import nvml
+from .base import NamespaceDevice
 from .nvml import Gpu
+
+if TYPE_CHECKING:
+    import torch
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-class CudaDevice:
+class CudaDevice(NamespaceDevice):
     kind = "cuda"
+    torch_type = "cuda"
     process_group = "nccl"
     preference = 100
-    one_rank_each = True
-    precisions = frozenset({"no", "bf16", "fp16"})
     visibility_variables = (VARIABLE,)
     out_of_memory_texts = (
         "CUDA error: out of memory",  # of the runtime
@@ -59,20 +63,10 @@ class CudaDevice:
         self._held_open = self._held_open or nvml.hold_open(binding)
         return tuple(map(_figures, shown_gpus(nvml.read_gpus(binding), variables)))
 
-    def count(self) -> int:
+    def copy_stream(self, device: torch.device) -> torch.cuda.Stream | None:
         import torch
 
-        # device_count() alone asks NVML: it counts GPUs for which this torch or this driver cannot start CUDA.
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-    def visible_ids(self, variables: Mapping[str, str]) -> tuple[str, ...] | None:
-        text = variables.get(VARIABLE)
-        if text is None:
-            return None
-        return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-    def env_for(self, chosen: Sequence[DeviceInfo]) -> dict[str, str]:
-        return {VARIABLE: ",".join(device.uuid or str(device.index) for device in chosen)}
+        return torch.cuda.Stream(device)
 
 
 def visible_devices(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> tuple[DeviceInfo, ...]:

@@ -54,7 +54,7 @@ MPICH 4 was seen to set; ``lightning/fabric/plugins/environments``.
 
 RANK_CONTRACT_NAMES = _FOREIGN_LAUNCHERS["torchrun"][0] | {
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
-    "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "ACCELERATE_DEBUG_MODE",
+    "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "ACCELERATE_DEBUG_MODE", "ACCEL_NB_DEVICE",
 }  # fmt: skip
 """Written by us for each rank: a caller's `env` cannot set them."""
 
@@ -73,6 +73,9 @@ CONFIG = "ACCEL_NB_CONFIG"
 
 VIEW = "ACCEL_NB_VIEW"
 """Of the kernel; see `view_wanted`."""
+
+DEVICE = "ACCEL_NB_DEVICE"
+"""Of ranks; see `device_kind`."""
 
 FAILED_BATCH_SIZES = "ACCEL_NB_FAILED_BATCH_SIZES"
 """Of ranks that were started again; see `failed_batch_sizes_variable`."""
@@ -146,6 +149,7 @@ def rank_variables(plan: LaunchPlan, rank: RankPlan, *, port: int, attempt: int)
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "ACCELERATE_MIXED_PRECISION": plan.mixed_precision,
         "ACCELERATE_USE_CPU": str(plan.device_kind == "cpu").lower(),
+        DEVICE: plan.device_kind,
         "OMP_NUM_THREADS": str(rank.cpu_threads),
     }
     if plan.debug is not None:
@@ -305,6 +309,11 @@ def mixed_precision() -> str:
 def cpu_requested() -> bool:
     """``ACCELERATE_USE_CPU``, or a CPU in ``ACCELERATE_TORCH_DEVICE``: accelerators must be left alone."""
     return is_true(os.environ.get("ACCELERATE_USE_CPU", "")) or torch_device().split(":")[0] == "cpu"
+
+
+def device_kind() -> str:
+    """``ACCEL_NB_DEVICE``: the kind of device that our launcher has given this rank; empty where it is not ours."""
+    return os.environ.get(DEVICE, "")
 
 
 def torch_device() -> str:

@@ -54,6 +54,8 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
     """Device kind -> devices visible to this process, in visible order. A kind that is absent has none."""
     visible_ids: dict[str, tuple[str, ...]] = {}
     """Device kind -> entries of the kernel's visibility variable, as written. A kind that is absent is unrestricted."""
+    unusable: dict[str, str] = {}
+    """Device kind -> why devices of it that are here cannot be used, a sentence."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about figures that contradict each other."""
     platform: str = "linux"

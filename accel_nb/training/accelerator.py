@@ -35,6 +35,7 @@ from .operations import collectives
 from .operations.nested import Data
 from .operations.transport import Collectives
 from .parallelism import ParallelismConfig, choose_parallelism, laid_out
+from .ranks import placement
 from .ranks.process_group import RankFacts
 from .ranks.randomness import check_rng_types, separate_noise
 from .ranks.state import AcceleratorState, GradientState, PartialState
@@ -149,6 +150,7 @@ class Accelerator(Stepping, Checkpointed, Tracked, Meshed):
         self._looks_for_forgotten = self.use_distributed
         self._models: list[nn.Module] = []
         self._optimizers: list[AcceleratedOptimizer] = []
+        self._average_gradients = placement.gradient_averager(self.device)
         self._dataloaders: list[PreparedLoader] = []
         self._schedulers: list[AcceleratedScheduler] = []
         self._checkpoints = Checkpoints(self._facts, self.project_configuration)
@@ -211,6 +213,7 @@ class Accelerator(Stepping, Checkpointed, Tracked, Meshed):
         if isinstance(optimizer, AcceleratedOptimizer):
             return _known_to(self._optimizers, optimizer)
         prepared = AcceleratedOptimizer(optimizer, self._places(device_placement), self.scaler)
+        prepared.end_step = placement.step_ender(self.device)
         return _known_to(self._optimizers, prepared)
 
     def prepare_scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -14,9 +15,12 @@ import pytest
 
 from accel_nb import devices
 from accel_nb.devices import count_devices, find_devices
+from accel_nb.devices.base import DeviceBase
 from accel_nb.devices.cpu import CpuDevice
 from accel_nb.devices.device import Device
 from accel_nb.protocol.hardware import DeviceFigures, DeviceInfo
+from accel_nb.protocol.plan import StartMethod
+from accel_nb.training.ranks.distributed_type import DistributedType
 
 ALL = pytest.mark.parametrize("device", find_devices(), ids=lambda device: device.kind)
 
@@ -26,7 +30,10 @@ def test_it_is_a_device(device: Device) -> None:
     assert isinstance(device, Device)
     assert device.kind.islower()
     assert device.process_group
+    assert device.distributed_type in DistributedType.__members__
     assert "no" in device.precisions
+    assert set(device.start_methods) <= set(typing.get_args(StartMethod))
+    assert device.start_methods
 
 
 @ALL
@@ -66,11 +73,61 @@ def test_the_visibility_written_is_the_visibility_read(device: Device) -> None:
 
     shown, hidden = device.env_for(chosen), device.env_for(())
 
-    assert shown.keys() == hidden.keys() == set(device.visibility_variables)
+    assert hidden.keys() <= set(device.visibility_variables) <= shown.keys()
     if device.visibility_variables:
         assert device.visible_ids(shown) == ("ID-c", "1")
+    if hidden:
         assert device.visible_ids(hidden) == ()
     assert device.visible_ids({}) is None
+
+
+@ALL
+def test_here_it_is_closed_unless_somebody_has_opened_it(device: Device) -> None:
+    device.empty_cache()
+    if not device.is_open():
+        assert device.memory() is None
+
+
+@ALL
+def test_what_is_here_is_usable_or_has_a_reason(device: Device) -> None:
+    if device.unusable_because():
+        assert device.probe() == ()
+        assert device.unusable_because().endswith(".")
+
+
+@ALL
+def test_all_visible_devices_may_be_chosen(device: Device) -> None:
+    visible = tuple(DeviceInfo(index=index) for index in range(4))
+
+    assert device.refused_choice(visible, visible) == ""
+    assert device.refused_choice(visible[:1], visible) == ""
+
+
+@ALL
+def test_ranks_bind_to_what_is_here(device: Device) -> None:
+    """In a process of its own, on a machine that has such a device."""
+    if device.one_rank_each and not device.probe():
+        pytest.skip(f"no {device.kind} here")
+    code = (
+        "from accel_nb.devices import find_device\n"
+        f"device = find_device({device.kind!r})\n"
+        "place = device.bind(0, 1)\n"
+        "assert place.type == device.torch_type\n"
+        "import torch; value = torch.ones(2, device=place); assert value.sum().item() == 2\n"
+        "state = device.random_state(place)\n"
+        "draws = torch.rand(3, device=place).tolist()\n"
+        "state is None or (device.restore_random_state(state, place), "
+        "exec('assert torch.rand(3, device=place).tolist() == draws'))\n"
+        "saved = device.random_states(place); device.restore_random_states(saved, place)\n"
+        "assert device.transport_device(place).type in (place.type, 'cpu')\n"
+        "receive = device.batch_receiver(place); receive is None or receive([value])\n"
+        "end = device.step_ender(); end is None or end()\n"
+        "average = device.gradient_averager(); average is None or average([value])\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
 
 
 @ALL
@@ -88,7 +145,7 @@ def test_kinds_are_unique_and_the_most_preferred_comes_first() -> None:
     assert [device.preference for device in find_devices()] == sorted(
         (device.preference for device in find_devices()), reverse=True
     )
-    assert {"cpu", "cuda"} <= set(kinds)
+    assert {"cpu", "cuda", "tpu", "xpu", "mps"} <= set(kinds)
 
 
 def test_finding_and_probing_imports_no_torch() -> None:
@@ -106,24 +163,24 @@ def test_counting_agrees_with_torch_in_a_child_of_its_own() -> None:
     code = (
         "import torch\n"
         "from accel_nb.devices import count_devices\n"
-        "assert count_devices() == {'cuda': torch.cuda.device_count() if torch.cuda.is_available() else 0}"
+        "for kind, count in count_devices().items():\n"
+        "    library = getattr(torch, kind)\n"
+        "    available = torch.backends.mps.is_available() if kind == 'mps' else library.is_available()\n"
+        "    assert count == (library.device_count() if available else 0), kind"
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-class NpuDevice:
+class NpuDevice(DeviceBase):
     """Another package's hardware."""
 
-    kind = "npu"
+    kind = torch_type = "npu"
     process_group = "hccl"
     preference = 200
-    one_rank_each = True
-    precisions = frozenset({"no"})
     visibility_variables = ("NPU_VISIBLE",)
     out_of_memory_texts = ("NPU has no room",)
     rank_overhead_bytes = 1 << 20
-    records_allocations = False
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         return (DeviceInfo(index=0),)
@@ -181,7 +238,7 @@ def test_a_device_that_is_none_is_left_out_with_a_warning(offered: list[EntryPoi
     with pytest.warns(UserWarning, match=text):
         found = find_devices()
 
-    assert [device.kind for device in found] == ["cuda", "cpu"]
+    assert [device.kind for device in found] == ["cuda", "tpu", "xpu", "mps", "cpu"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert find_devices() is found

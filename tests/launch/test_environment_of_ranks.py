@@ -255,7 +255,7 @@ class TestVariables:
                 "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": variables["MASTER_PORT"],
                 "TORCHELASTIC_RUN_ID": launched.run.plan.run_id, "TORCHELASTIC_RESTART_COUNT": "0",
                 "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "True",
-                "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "true",
+                "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "true", "ACCEL_NB_DEVICE": "cpu",
             }  # fmt: skip
 
     def test_variables_that_are_the_launchers_are_refused(self) -> None:

@@ -46,6 +46,7 @@ class TestRankVariables:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "ACCELERATE_MIXED_PRECISION": "bf16",
             "ACCELERATE_USE_CPU": "true",
+            "ACCEL_NB_DEVICE": "cpu",
             "OMP_NUM_THREADS": "3",
             "GLOO_SOCKET_IFNAME": "lo",
             "NCCL_SOCKET_IFNAME": "lo",

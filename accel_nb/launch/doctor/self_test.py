@@ -15,6 +15,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
+from ...devices import find_device
 from ...devices.nvml import Gpu
 from ...errors import AccelNbError, PlanError
 from ...protocol import environment
@@ -78,11 +79,10 @@ def exchange(limit_s: float) -> float:
     rank = environment.read_rank()
     assert rank is not None
     started = time.monotonic()
-    on_cpu = environment.cpu_requested() or not torch.cuda.is_available()
-    if not on_cpu:
-        torch.cuda.set_device(rank.local_rank)
-    device = torch.device("cpu") if on_cpu else torch.device("cuda", rank.local_rank)
-    distributed.init_process_group("gloo" if on_cpu else "nccl", timeout=timedelta(seconds=limit_s))
+    kind = find_device(environment.device_kind())
+    assert kind is not None
+    device = kind.transport_device(kind.bind(rank.local_rank, rank.local_world_size))
+    distributed.init_process_group(kind.process_group, timeout=timedelta(seconds=limit_s))
     numbers = torch.full((_NUMBERS,), float(rank.rank + 1), device=device)
     distributed.all_reduce(numbers)
     gathered = [torch.zeros(1, device=device) for _ in range(rank.world_size)]

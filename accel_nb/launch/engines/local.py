@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ...devices import find_devices
 from ...errors import StartError
 from ...protocol import environment
 from ...protocol.commands import KeeperHello, KeeperMessage, RunCommand, RunOrder
@@ -185,10 +185,10 @@ def _from_kernel(
     attempt: Attempt, ours: socket.socket, theirs: socket.socket, _cancelled: Callable[[], bool]
 ) -> LocalGroup:
     """Fork this very process: asked for by name only."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    opened = next((device.kind.upper() for device in find_devices() if device.is_open()), "")
+    if opened:
         raise StartError(
-            'start_method="fork" is not possible: this kernel has used CUDA, and a fork of it cannot. Leave '
+            f'start_method="fork" is not possible: this kernel has used {opened}, and a fork of it cannot. Leave '
             "start_method out: ranks then start from a warm server, whatever the kernel has done."
         )
     from ..keeper.guard import guarded_in_fork

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ...devices import own_devices
 from ...protocol import environment
 from ...protocol.commands import RankOrder, RunCommand, RunOrder, Surroundings
 from ...protocol.events import LogLines, RunStarted
@@ -55,6 +56,7 @@ class Props(msgspec.Struct, frozen=True):
 def prepare() -> Props:
     """Make what the ranks' rehearsal needs. The server calls this once: its forks share it."""
     surroundings.find_thread_pools()
+    own_devices()
     with pack(_typed_in_a_cell(), (1,), {}) as packed:
         payload = os.pread(packed.fd, packed.size_bytes, 0)
     return Props(frame(rank_order(_order(1), 0, store_port=0)), payload)

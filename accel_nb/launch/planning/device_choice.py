@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from ...devices.device import Device
 from ...errors import EngineUnavailable, InvalidArgument, NotEnoughDevices, PlanError, UnknownDevice
 from ...protocol.hardware import DeviceInfo, NodeHardware
-from ...protocol.plan import LaunchRequest
+from ...protocol.plan import LaunchRequest, StartMethod
 from .checks import is_whole
-
-_UNBUILT_KINDS = {"tpu": "TPUs", "xpu": "Intel GPUs", "mps": "Apple GPUs"}
 
 
 def choose_kind(request: LaunchRequest, hardware: NodeHardware, kinds: Mapping[str, Device]) -> Device:
@@ -20,13 +18,13 @@ def choose_kind(request: LaunchRequest, hardware: NodeHardware, kinds: Mapping[s
     if request.device == "auto":
         return _automatic_kind(request, hardware, kinds)
     if request.device not in kinds:
-        if request.device in _UNBUILT_KINDS:
-            raise EngineUnavailable(_unbuilt(request.device, hardware))
         raise UnknownDevice(
             f"device={request.device!r} is not known; allowed: {', '.join(map(repr, ('auto', *sorted(kinds))))}. "
             "Single devices are chosen with devices=[...]."
         )
     kind = kinds[request.device]
+    if kind.kind in hardware.unusable:
+        raise EngineUnavailable(f"device={kind.kind!r}: {hardware.unusable[kind.kind]}")
     if kind.one_rank_each and not hardware.devices.get(kind.kind):
         raise UnknownDevice(
             f"device={kind.kind!r}: no {kind.kind} device can be used on {hardware.host}"
@@ -39,11 +37,34 @@ def choose_devices(request: LaunchRequest, hardware: NodeHardware, kind: Device)
     """The devices of ranks 0, 1, ... in order; () for a kind that ranks share. Raises `UnknownDevice`,
     `NotEnoughDevices` or `InvalidArgument`.
     """
-    visible = hardware.devices.get(kind.kind, ())
-    if request.devices is not None:
-        return _named_devices(request, request.devices, visible, kind)
-    if not kind.one_rank_each:
+    if request.devices is None and not kind.one_rank_each:
         return ()
+    visible = hardware.devices.get(kind.kind, ())
+    if request.devices is None:
+        chosen = _first_devices(request, hardware, visible, kind)
+    else:
+        chosen = _named_devices(request, request.devices, visible, kind)
+    if refusal := kind.refused_choice(chosen, visible):
+        raise PlanError(refusal)
+    return chosen
+
+
+def choose_start_method(request: LaunchRequest, kind: Device) -> tuple[StartMethod, list[str]]:
+    """How ranks on `kind` come to be, and a sentence when that is not what was asked. Raises `PlanError`."""
+    if request.start_method in kind.start_methods:
+        return request.start_method, []
+    method = kind.start_methods[0]
+    if request.start_method == "fork":
+        raise PlanError(
+            f"start_method='fork' is not possible on {kind.kind}, which no process can use that was forked from one "
+            f"with torch in it; leave it out, and ranks are fresh interpreters."
+        )
+    return method, [f"Ranks on {kind.kind} are fresh interpreters, not forked from the warm server: they import torch."]
+
+
+def _first_devices(
+    request: LaunchRequest, hardware: NodeHardware, visible: tuple[DeviceInfo, ...], kind: Device
+) -> tuple[DeviceInfo, ...]:
     count = request.num_processes or len(visible)
     if count > len(visible):
         raise NotEnoughDevices(
@@ -83,10 +104,11 @@ def label_all(kind: Device, devices: Sequence[DeviceInfo]) -> str:
 
 def _automatic_kind(request: LaunchRequest, hardware: NodeHardware, kinds: Mapping[str, Device]) -> Device:
     for kind in sorted(kinds.values(), key=lambda kind: -kind.preference):
-        if kind.one_rank_each and hardware.devices.get(kind.kind):
+        if kind.preference >= 0 and kind.one_rank_each and hardware.devices.get(kind.kind):
             return kind
-    if hardware.tpu_evidence and "tpu" not in kinds:
-        raise EngineUnavailable(_unbuilt("tpu", hardware))
+    for kind in kinds.values():
+        if kind.preference >= 0 and kind.kind in hardware.unusable:
+            raise EngineUnavailable(f"{hardware.unusable[kind.kind]} Or device='cpu' runs the ranks on the CPU.")
     if request.devices is not None:
         raise UnknownDevice(
             f"devices={list(request.devices)!r}: no accelerator can be used on {hardware.host}"
@@ -158,11 +180,3 @@ def _why_none(kind: Device, hardware: NodeHardware) -> str:
         return f" ({' and '.join(kind.visibility_variables)}={shown!r} is set in this kernel)"
     notes = [note for note in hardware.notes if f" {kind.kind} " in note]
     return f" ({notes[0].rstrip('.')})" if notes else ""
-
-
-def _unbuilt(kind: str, hardware: NodeHardware) -> str:
-    here = ""
-    if kind == "tpu":
-        here = f" (one is here: {hardware.tpu_evidence})" if hardware.tpu_evidence else " (and none was found here)"
-    what = f"Support for {_UNBUILT_KINDS[kind]} has not landed in this version"
-    return f"{what}{here}; device='cpu' runs the ranks on the CPU."

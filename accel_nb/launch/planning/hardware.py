@@ -14,14 +14,10 @@ import psutil
 from msgspec.structs import replace
 
 from ...devices import find_devices
+from ...devices.xla import tpu_evidence
 from ...protocol import environment
 from ...protocol.hardware import DeviceInfo, NodeHardware, SavedConfig
 from ..cgroups import read_limits
-
-_GOOGLE_VENDOR = "0x1ae0"
-_TPU_DEVICES = frozenset({"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
-"""PCI ids of TPU v2 and v3, v4, v5p, v5e, v6e, 7x: ``jax/_src/hardware_utils.py``. Google's network card, present in
-every virtual machine of its cloud, shares the vendor id."""
 
 
 def probe_node() -> NodeHardware:
@@ -34,6 +30,7 @@ def probe_node() -> NodeHardware:
     cpu_count = len(usable_cpus())
     found = {device.kind: device.probe() for device in find_devices()}
     ids = {device.kind: device.visible_ids(variables) for device in find_devices()}
+    unusable = {device.kind: device.unusable_because() for device in find_devices()}
     return NodeHardware(
         host=socket.gethostname(),
         cpu_count=min(cpu_count, limits.cpus or cpu_count),
@@ -43,6 +40,7 @@ def probe_node() -> NodeHardware:
         ),
         devices={kind: devices for kind, devices in found.items() if devices},
         visible_ids={kind: entries for kind, entries in ids.items() if entries is not None},
+        unusable={kind: sentence for kind, sentence in unusable.items() if sentence},
         platform=sys.platform,
         tpu_evidence=tpu_evidence(variables),
         mpi_command=mpi_command(variables),
@@ -67,23 +65,6 @@ def with_counts(hardware: NodeHardware, counts: Mapping[str, int]) -> NodeHardwa
         if count:
             devices[kind] = (*found[:count], *made_up)
     return replace(hardware, devices=devices, notes=tuple(notes))
-
-
-def tpu_evidence(variables: Mapping[str, str], root: Path = Path("/")) -> str:
-    """What shows that this machine has a TPU; empty when nothing does. `root` is where ``dev`` and ``sys`` lie."""
-    if variables.get("PJRT_DEVICE", "").upper() == "TPU":
-        return "PJRT_DEVICE=TPU"
-    for name in ("TPU_NAME", "TPU_WORKER_ID"):
-        if variables.get(name):
-            return f"{name}={variables[name]}"
-    # TPU v2 to v4 have /dev/accel0; a folder /dev/accel belongs to other vendors' accelerators.
-    for path in sorted(root.glob("dev/accel[0-9]*")):
-        return f"/{path.relative_to(root)}"
-    if next(root.glob("dev/vfio/[0-9]*"), None) is not None:
-        for path in sorted(root.glob("sys/bus/pci/devices/*")):
-            if _id(path / "vendor") == _GOOGLE_VENDOR and _id(path / "device") in _TPU_DEVICES:
-                return f"PCI device {path.name}"
-    return ""
 
 
 def mpi_command(variables: Mapping[str, str]) -> str:
@@ -129,10 +110,3 @@ def _made_up(hardware: NodeHardware, kind: str, position: int) -> DeviceInfo:
         return DeviceInfo(index=position)
     entry = entries[position]
     return DeviceInfo(index=int(entry)) if entry.isdecimal() else DeviceInfo(index=position, uuid=entry)
-
-
-def _id(path: Path) -> str:
-    try:
-        return path.read_text().strip().lower()
-    except OSError:
-        return ""

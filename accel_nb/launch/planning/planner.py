@@ -18,7 +18,7 @@ from ...protocol.environment import RESPECTED_NAMES, foreign_launcher
 from ...protocol.hardware import DeviceInfo, NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest, RankPlan
 from .checks import UNBUILT_ENGINES, check_platform, check_request, check_system, checked_port
-from .device_choice import check_precision, check_recorder, choose_devices, choose_kind, label
+from .device_choice import check_precision, check_recorder, choose_devices, choose_kind, choose_start_method, label
 from .reasons import choice_reasons, device_reasons, removal_reasons, setting_sources, stale_reasons, threads_reason
 
 
@@ -44,6 +44,7 @@ def make_plan(
     check_precision(request, kind)
     check_recorder(request, kind)
     chosen = choose_devices(request, hardware, kind)
+    start_method, start_told = choose_start_method(request, kind)
     num_ranks = len(chosen) if kind.one_rank_each else request.num_processes or 1
     cpu_threads, threads_told = _cpu_threads(request, hardware, kernel_env, num_ranks)
     removed = tuple(sorted(name for name in kernel_env if foreign_launcher(name) and name not in (request.env or {})))
@@ -59,6 +60,7 @@ def make_plan(
         engine="local",
         device_kind=kind.kind,
         process_group=kind.process_group,
+        start_method=start_method,
         ranks=_ranks(hardware, kind, chosen, num_ranks, cpu_threads),
         env=_env(request, kernel_env, kind, chosen, by_kind.values()),
         env_removed=removed,
@@ -67,6 +69,7 @@ def make_plan(
             *sources.ignored,
             *choice_reasons(request, hardware, kind, chosen, num_ranks),
             threads_told,
+            *start_told,
             *limits,
         ),
         notable=(*sources.shown, *hardware.notes, *limits),
@@ -97,7 +100,6 @@ def _with_settings(plan: LaunchPlan, request: LaunchRequest) -> LaunchPlan:
     """`plan` with what passes from the request unchanged."""
     return replace(
         plan,
-        start_method=request.start_method,
         rendezvous_port=checked_port(request),
         mixed_precision=request.mixed_precision,
         debug=request.debug,

@@ -111,7 +111,7 @@ def choice_reasons(
         found = f"{len(visible)} visible" if kind.one_rank_each else "no accelerator can be used"
         told.append(f"device='auto': {kind.kind}, {found}.")
     if hardware.tpu_evidence and kind.kind != "tpu":
-        told.append(f"The TPU of this machine ({hardware.tpu_evidence}) is not used: TPUs have not landed.")
+        told.append(f"The TPU of this machine ({hardware.tpu_evidence}) is not used: device={request.device!r}.")
     if request.num_processes is None and request.devices is None:
         told.append(
             f"num_processes left out: one rank per visible {kind.kind} device, {num_ranks}."

@@ -7,9 +7,9 @@ it. But a module that starts a thread, a child or a device on import would poiso
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Sequence
 
+from ...devices import own_devices
 from .. import processes
 
 BASE_MODULES = ("torch", "torch._dynamo", "torch.distributed", "torch.optim", "accel_nb.training.accelerator")
@@ -46,7 +46,5 @@ def _poison() -> str:
         return f"importing it starts threads ({', '.join(strange)})"
     if processes.children():
         return "importing it starts a process"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "importing it opens CUDA"
-    return ""
+    opened = next((device.kind for device in own_devices().values() if device.is_open()), "")
+    return f"importing it opens {opened.upper()}" if opened else ""

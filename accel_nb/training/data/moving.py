@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +54,20 @@ class Direct:
         return started
 
 
+class Received:
+    """Moves a batch as `Direct` does, and tells the device when it is there."""
+
+    def __init__(self, direct: Direct, receive: Callable[[Iterable[torch.Tensor]], None]) -> None:
+        self._direct, self._receive = direct, receive
+
+    def start(self, batch: Data) -> Data:
+        return self._direct.start(batch)
+
+    def finish(self, started: Data) -> Data:
+        self._receive(tensors(started))
+        return started
+
+
 @dataclass(frozen=True)
 class _Copying:
     batch: Data
@@ -97,7 +112,11 @@ def mover_to(device: torch.device | None, *, non_blocking: bool) -> Mover:
     if device is None:
         return Staying()
     stream = placement.copy_stream(device)
-    return Direct(device, non_blocking=non_blocking) if stream is None else Ahead(device, stream)
+    if stream is not None:
+        return Ahead(device, stream)
+    direct = Direct(device, non_blocking=non_blocking)
+    receive = placement.batch_receiver(device)
+    return direct if receive is None else Received(direct, receive)
 
 
 def _moves_itself(data: Data) -> bool:

@@ -7,9 +7,6 @@ import torch
 from ...devices import find_devices
 
 _OF_KINDS_WITHOUT_A_FILE = (
-    "MPS backend out of memory",  # at::mps, MPSAllocator.mm
-    "RESOURCE_EXHAUSTED",  # XLA's status code, "RESOURCE_EXHAUSTED: Out of memory allocating ..."
-    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",  # XPU, from the driver
     "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",  # HPU; accelerate.utils.memory 1.15
 )
 """Of kinds of hardware that have no file in `accel_nb.devices` yet; the others say their own."""

@@ -97,5 +97,5 @@ def _carrier() -> str:
     # A text such as cpu:gloo,cuda:nccl
     names = {pair.partition(":")[2] for pair in distributed.get_backend_config().split(",")}
     if len(names) > 1:
-        names -= {"gloo"} if torch.cuda.is_initialized() else {"nccl"}
+        names = names & placement.open_process_groups() or names & {"gloo"}
     return next((name for name in _CLOSE if name in names), "")

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import distributed, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,7 +71,8 @@ class PreparedDistributedDataParallel(DistributedDataParallel):
 
 def wrap_model(model: nn.Module, facts: RankFacts, settings: DistributedDataParallelKwargs | None = None) -> nn.Module:
     """`model` as this rank trains it together with the others. The model itself is not changed."""
-    return _WRAPPERS[facts.distributed_type](model, facts, settings or DistributedDataParallelKwargs())
+    wrap = _WRAPPERS.get(facts.distributed_type, _data_parallel)
+    return wrap(model, facts, settings or DistributedDataParallelKwargs())
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
@@ -130,6 +132,17 @@ def _as_it_is(model: nn.Module, facts: RankFacts, settings: DistributedDataParal
     return model
 
 
+def _alike(model: nn.Module, facts: RankFacts, settings: DistributedDataParallelKwargs) -> nn.Module:
+    """Every rank begins with the main one's weights; gradients are averaged after backward, by the device's kind."""
+    del settings
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            message = tensor.detach().to(placement.transport_device(facts.device), copy=True)
+            distributed.broadcast(message, 0)
+            tensor.copy_(message)
+    return model
+
+
 def _data_parallel(model: nn.Module, facts: RankFacts, settings: DistributedDataParallelKwargs) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model  # there is nothing to average, and DDP refuses
@@ -143,6 +156,5 @@ _WRAPPERS: dict[
     DistributedType, Callable[[nn.Module, RankFacts, DistributedDataParallelKwargs], nn.Module]
 ] = {
     DistributedType.NO: _as_it_is,
-    DistributedType.MULTI_CPU: _data_parallel,
-    DistributedType.MULTI_GPU: _data_parallel,
+    DistributedType.XLA: _alike,
 }  # fmt: skip

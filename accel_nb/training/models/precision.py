@@ -49,8 +49,10 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     if name not in PRECISIONS:
         raise ValueError(f"mixed_precision={name!r} is unknown; choose one of {', '.join(map(repr, PRECISIONS))}.")
     precision = PRECISIONS[name]
-    if precision.dtype is torch.bfloat16 and not placement.computes_in_bfloat16(device):
-        raise TrainingError(f"mixed_precision='bf16': {device} cannot compute in bfloat16. Use 'fp16' or 'no'.")
+    if not placement.computes_in(device, name):
+        others = " or ".join(repr(one) for one in PRECISIONS if one != name and placement.computes_in(device, one))
+        dtype = str(precision.dtype).removeprefix("torch.")
+        raise TrainingError(f"mixed_precision={name!r}: {device} cannot compute in {dtype}. Use {others}.")
     return precision
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from ...protocol.mismatch import mismatch
-from ..ranks import process_group
+from ..ranks import placement, process_group
 from ..ranks.process_group import RankFacts
 from .nested import Data, Rebuilt, map_only_tensors, tensors
 from .structure import describe, dims_and_dtype
@@ -220,7 +220,7 @@ class TorchCollectives(_OverLeaves):
 def collectives_of(facts: RankFacts) -> Collectives:
     if facts.num_processes == 1:
         return SingleProcess()
-    return TorchCollectives(facts.process_index, facts.num_processes, facts.device)
+    return TorchCollectives(facts.process_index, facts.num_processes, placement.transport_device(facts.device))
 
 
 def _padded(

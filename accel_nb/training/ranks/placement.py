@@ -1,97 +1,115 @@
 """Which device a rank computes on, and what follows from its kind.
 
-The only module of the training layer that knows kinds of hardware. It is the border to `accel_nb.devices`: everything
-else asks for a `torch.device` or takes the values below.
+The training layer's border to `accel_nb.devices`: everything else asks for a `torch.device` or takes the values below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import psutil
 import torch
 
+from ...devices import find_device, find_devices, own_devices
+from ...devices.device import Device
 from ...errors import TrainingError
+from ...protocol import environment
 from .distributed_type import DistributedType
 
-_PROCESS_GROUPS = {"cpu": "gloo", "cuda": "nccl"}
-"""Device type -> torch.distributed's backend."""
 
-_DISTRIBUTED_TYPES = {"cpu": DistributedType.MULTI_CPU, "cuda": DistributedType.MULTI_GPU}
-
-
-def choose_device(*, cpu: bool, local_rank: int | None, named: str = "") -> torch.device:
+def choose_device(*, cpu: bool, local_rank: int | None, num_local_ranks: int = 1, named: str = "") -> torch.device:
     """The device of the rank `local_rank` of this machine (None: no launcher started this process), made current.
 
-    `named` by ``ACCELERATE_TORCH_DEVICE``: that one; without a number, the rank's of that kind. With `cpu`,
-    accelerators are not even looked at. Raises TrainingError for one that is not there, and when the machine shows
-    fewer devices than it runs ranks.
+    `named` by ``ACCELERATE_TORCH_DEVICE``: that one; without a number, the rank's of that kind. Otherwise one of the
+    kind that our launcher planned, or else of the most preferred kind that is here. With `cpu`, accelerators are not
+    even looked at. Raises TrainingError for one that is not there, and when the machine shows fewer devices than it
+    runs ranks.
     """
-    wanted = _device_named(named) if named else torch.device("cuda")
+    wanted = _device_named(named) if named else None
     if cpu:
-        return wanted if wanted.type == "cpu" else torch.device("cpu")
-    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if named and num_devices <= (wanted.index or 0):
+        return wanted if wanted is not None and wanted.type == "cpu" else torch.device("cpu")
+    kind = _preferred_kind() if wanted is None else kind_of(wanted)
+    if not kind.one_rank_each:
+        return torch.device(kind.torch_type)
+    num_devices = kind.count()
+    if wanted is not None and num_devices <= (wanted.index or 0):
         raise TrainingError(
             f"ACCELERATE_TORCH_DEVICE={named!r} names a device that this process does not see: it sees {num_devices} "
-            "CUDA devices. Name another one, or unset it."
+            f"{_label(kind)} devices. Name another one, or unset it."
         )
-    if num_devices == 0:
-        return torch.device("cpu")
-    if ":" in named:
-        make_current(wanted)
+    if wanted is not None and ":" in named:
+        kind.make_current(wanted)
         return wanted
-    index = torch.cuda.current_device() if local_rank is None else local_rank
-    if index >= num_devices:
+    if local_rank is not None and local_rank >= num_devices:
         raise TrainingError(
-            f"local rank {index} has no CUDA device of its own: {num_devices} visible. "
+            f"local rank {local_rank} has no {_label(kind)} device of its own: {num_devices} visible. "
             "Start at most one rank per device, or compute on the CPU with Accelerator(cpu=True)."
         )
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    return kind.bind(local_rank, num_local_ranks)
+
+
+def kind_of(device: torch.device) -> Device:
+    """The kind that our launcher planned, if it is one with such devices; else the first that has them."""
+    planned = find_device(environment.device_kind())
+    if planned is not None and planned.torch_type == device.type:
+        return planned
+    everything = (*own_devices().values(), *find_devices())
+    return next(kind for kind in everything if kind.torch_type == device.type)
+
+
+def _preferred_kind() -> Device:
+    """Of this process, for whose device nobody has a name."""
+    planned = find_device(environment.device_kind())
+    if planned is not None:
+        return planned
+    kinds = sorted(find_devices(), key=lambda kind: -kind.preference)
+    return next(kind for kind in kinds if kind.preference >= 0 and (not kind.one_rank_each or kind.count()))
 
 
 def _device_named(name: str) -> torch.device:
     kind, _, number = name.partition(":")
-    if kind not in _PROCESS_GROUPS or (":" in name and not number.isdecimal()):
+    types = list(dict.fromkeys(known.torch_type for known in reversed(find_devices())))
+    if kind not in types or (":" in name and not number.isdecimal()):
+        ordered = sorted(types, key=lambda one: ("cpu", "cuda").index(one) if one in ("cpu", "cuda") else len(types))
         raise TrainingError(
             f"ACCELERATE_TORCH_DEVICE={name!r} is no device of this version of accel_nb; set it to one of "
-            f"{', '.join(_PROCESS_GROUPS)}, with a number or without, such as 'cuda:1', or unset it."
+            f"{', '.join(ordered)}, with a number or without, such as 'cuda:1', or unset it."
         )
     return torch.device(name)
 
 
 def default_device() -> torch.device:
     """The kind of device that a process which nobody launched computes on."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(_preferred_kind().torch_type)
 
 
 def make_current(device: torch.device) -> None:
     """`device` is where new tensors of its kind go."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    kind_of(device).make_current(device)
 
 
 def has_accelerator() -> bool:
-    return torch.cuda.is_available()
+    return _preferred_kind().one_rank_each
 
 
 def idle_devices_sentence(device: torch.device) -> str | None:
     """What to tell the user of a process that no launcher started; None when it uses all that it may."""
-    num_devices = torch.cuda.device_count() if device.type == "cuda" else 1
-    if num_devices == 1:
+    kind = kind_of(device)
+    num_devices = kind.count() if kind.one_rank_each else 1
+    if num_devices <= 1:
         return None
     return (
-        f"This process computes on {device} alone, one of {num_devices} CUDA devices: no launcher started it. "
-        "notebook_launcher(function) in a notebook, or `accel-nb launch` in a shell, starts a rank on each."
+        f"This process computes on {device} alone, one of {num_devices} {_label(kind)} devices: no launcher started "
+        "it. notebook_launcher(function) in a notebook, or `accel-nb launch` in a shell, starts a rank on each."
     )
 
 
 def empty_cache() -> None:
     """Give device memory that torch keeps for later back. Opens no device that this process has not used."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    for kind in own_devices().values():
+        kind.empty_cache()
+    _current_kind().empty_cache()
 
 
 def memory_figures() -> str:
@@ -99,15 +117,23 @@ def memory_figures() -> str:
     host = psutil.virtual_memory()
     held = psutil.Process().memory_info().rss
     texts = [f"this process held {_gib(held)} of host memory, {_gib(host.available)} of {_gib(host.total)} were free"]
-    if torch.cuda.is_initialized():
-        device = torch.cuda.current_device()
-        free, total = torch.cuda.mem_get_info(device)
-        allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-        texts.append(
-            f"cuda:{device} had {_gib(free)} of {_gib(total)} free, {_gib(allocated)} in tensors of this process and "
-            f"{_gib(reserved - allocated)} kept by it for later ones"
-        )
+    for kind in dict.fromkeys((*own_devices().values(), _current_kind())):
+        memory = kind.memory()
+        if memory is not None:
+            texts.append(
+                f"its {kind.kind} device had {_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} free, "
+                f"{_gib(memory.allocated_bytes)} in tensors of this process and "
+                f"{_gib(memory.reserved_bytes - memory.allocated_bytes)} kept by it for later ones"
+            )
     return "; ".join(texts)
+
+
+def _current_kind() -> Device:
+    return find_device(environment.device_kind() or "cpu") or kind_of(torch.device("cpu"))
+
+
+def _label(kind: Device) -> str:
+    return kind.kind.upper()
 
 
 def _gib(num_bytes: int) -> str:
@@ -115,53 +141,80 @@ def _gib(num_bytes: int) -> str:
 
 
 def process_group_backend(device: torch.device) -> str:
-    return _PROCESS_GROUPS[device.type]
+    return kind_of(device).process_group
+
+
+def open_process_groups() -> set[str]:
+    """torch.distributed's backends for the accelerators that this process has opened."""
+    return {kind.process_group for kind in own_devices().values() if kind.is_open()}
 
 
 def distributed_type(device: torch.device, num_ranks: int) -> DistributedType:
-    return _DISTRIBUTED_TYPES[device.type] if num_ranks > 1 else DistributedType.NO
+    return DistributedType[kind_of(device).distributed_type] if num_ranks > 1 else DistributedType.NO
 
 
 def eager_group_device(device: torch.device) -> torch.device | None:
     """`device_id` of ``init_process_group``: binds an NCCL group to its device. None where torch accepts none."""
-    return device if device.type == "cuda" else None
+    return kind_of(device).group_device(device)
 
 
 def wrapped_device_ids(device: torch.device) -> list[int] | None:
     """`device_ids` of DistributedDataParallel and of ``barrier``: the index of a device that has one."""
-    return [device.index] if device.type == "cuda" else None
+    return kind_of(device).module_device_ids(device)
 
 
-def computes_in_bfloat16(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.cuda.is_bf16_supported()
+def transport_device(device: torch.device) -> torch.device:
+    """Where tensors of `device` must be for torch.distributed's operations."""
+    return kind_of(device).transport_device(device)
+
+
+def computes_in(device: torch.device, precision: str) -> bool:
+    """Whether mixed precision of this name is possible on `device`."""
+    kind = kind_of(device)
+    return precision in kind.precisions and (precision != "bf16" or kind.computes_in_bfloat16())
+
+
+def seed_accelerator(seed: int) -> None:
+    """Seed this rank's accelerator, where ``torch.manual_seed`` does not."""
+    _current_kind().seed(seed)
 
 
 def accelerator_random_state(device: torch.device) -> torch.Tensor | None:
     """State of the generator that draws on `device`; None when that is the CPU's own."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return kind_of(device).random_state(device)
 
 
 def restore_accelerator_random_state(state: torch.Tensor, device: torch.device) -> None:
-    torch.cuda.set_rng_state(state, device)
+    kind_of(device).restore_random_state(state, device)
 
 
 def accelerator_random_states(device: torch.device) -> dict[str, object]:
     """States of the generators of all accelerators that this process sees, by the name that upstream's checkpoints
     (accelerate 1.15) have for them, and which of them is this rank's. Empty on the CPU.
     """
-    if device.type != "cuda":
-        return {}
-    return {"torch_cuda_manual_seed": torch.cuda.get_rng_state_all(), "device_index": device.index}
+    return kind_of(device).random_states(device)
 
 
 def restore_accelerator_random_states(states: Mapping[str, Any], device: torch.device) -> None:
     """Give this rank's accelerator the generator that the saving rank's had. Nothing where there is none."""
-    of_all = states.get("torch_cuda_manual_seed")
-    if device.type == "cuda" and of_all:
-        index = states.get("device_index", device.index)  # upstream's: each rank had the device of its number
-        torch.cuda.set_rng_state(of_all[index if index < len(of_all) else 0].cpu(), device)
+    kind_of(device).restore_random_states(states, device)
 
 
 def copy_stream(device: torch.device) -> torch.cuda.Stream | None:
     """A stream on which batches are copied to `device` while it computes; None where copies do not overlap."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
+    return kind_of(device).copy_stream(device)
+
+
+def batch_receiver(device: torch.device) -> Callable[[Iterable[torch.Tensor]], None] | None:
+    """What is to be called with the tensors of each batch that has come to `device`; None: nothing."""
+    return kind_of(device).batch_receiver(device)
+
+
+def step_ender(device: torch.device) -> Callable[[], None] | None:
+    """What is to be called when an optimizer has stepped; None: nothing."""
+    return kind_of(device).step_ender()
+
+
+def gradient_averager(device: torch.device) -> Callable[[Iterable[torch.Tensor]], None] | None:
+    """What averages gradients over all ranks; None: the wrappers of the models do, or there is one rank."""
+    return kind_of(device).gradient_averager()

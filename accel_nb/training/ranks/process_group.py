@@ -65,6 +65,7 @@ def join(*, cpu: bool, settings: GroupSettings) -> RankFacts:
     device = placement.choose_device(
         cpu=cpu or environment.cpu_requested(),
         local_rank=None if started is None else started.local_rank,
+        num_local_ranks=1 if started is None else started.local_world_size,
         named=environment.torch_device(),
     )
     if is_open():

@@ -18,8 +18,8 @@ from ..operations.collectives import broadcast
 from . import placement
 from .state import AcceleratorState, PartialState, is_initialized
 
-RNG_TYPES = ("torch", "cuda", "generator")
-"""Of upstream's, "xla" is missing."""
+RNG_TYPES = ("torch", "cuda", "xpu", "mps", "xla", "generator")
+"""Of those that name a kind of accelerator, any means this rank's."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
 
 def _seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
+    placement.seed_accelerator(seed)
     _seed_python_and_numpy(seed)
 
 
@@ -140,6 +141,6 @@ def _synchronise_generator(generator: torch.Generator | None) -> None:
 
 _SYNCHRONISE: dict[str, Callable[[torch.Generator | None], None]] = {
     "torch": _synchronise_torch,
-    "cuda": _synchronise_accelerator,
+    **dict.fromkeys(("cuda", "xpu", "mps", "xla"), _synchronise_accelerator),
     "generator": _synchronise_generator,
 }

@@ -33,6 +33,8 @@ class AcceleratedOptimizer(Optimizer):
         """Steps that really happened."""
         self.num_steps_asked = 0
         """Steps in this process, those included that were skipped since gradients were not finite."""
+        self.end_step: Callable[[], None] | None = None
+        """To be called after each step, for devices that compute only when they are told to."""
         self.pace: Pace | None = Pace()
         """What is to be told of its first steps; None: nothing any more."""
         self._is_overflow = False
@@ -85,9 +87,12 @@ class AcceleratedOptimizer(Optimizer):
         self.num_steps_asked += 1
         if self.scaler is None:
             self.num_updates += 1
-            return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+            loss: float | None = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+            if self.end_step is not None:
+                self.end_step()
+            return loss
         self._has_stepped = False
-        loss: float | None = self.scaler.step(self.optimizer, closure) if closure else self.scaler.step(self.optimizer)
+        loss = self.scaler.step(self.optimizer, closure) if closure else self.scaler.step(self.optimizer)
         self.scaler.update()
         self._is_overflow, self._is_unscaled = not self._has_stepped, False
         self.num_updates += self._has_stepped

@@ -44,6 +44,8 @@ class Stepping(RankMember, Configured):
     _models: list[nn.Module]
     _optimizers: list[AcceleratedOptimizer]
     _dataloaders: list[PreparedLoader]
+    _average_gradients: Callable[[Iterable[torch.Tensor]], None] | None
+    """Where no wrapper of the models does it."""
     _looks_for_forgotten: bool
     """Whether the next backward is followed by a look at what was not prepared."""
     _header: RunHeader | None = None
@@ -164,6 +166,8 @@ class Stepping(RankMember, Configured):
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward(**kwargs)
+        if self._average_gradients is not None and self.sync_gradients:
+            self._average_gradients(parameters_of(self._optimizers, self._models))
         if self._looks_for_forgotten:
             self._looks_for_forgotten = False
             warn_of_forgotten(self._models, self._optimizers, len(self._dataloaders), self.num_processes)

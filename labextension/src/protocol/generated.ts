@@ -753,6 +753,9 @@ export interface NodeHardware {
   visible_ids: {
     [k: string]: string[];
   };
+  unusable: {
+    [k: string]: string;
+  };
   notes: string[];
   platform: string;
   kernel_cuda_origin: string;

@@ -10,7 +10,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from accel_nb.launch.planning.hardware import mpi_command, probe_node, saved_config, tpu_evidence, with_counts
+from accel_nb.devices.xla import tpu_evidence
+from accel_nb.launch.planning.hardware import mpi_command, probe_node, saved_config, with_counts
 from accel_nb.protocol.hardware import DeviceInfo, SavedConfig
 
 from .machines import CPU_ONLY, gpu, gpu_machine

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from accel_nb.devices import find_devices
+from accel_nb.devices.base import DeviceBase
 from accel_nb.devices.cpu import CpuDevice
 from accel_nb.errors import (
     AccelNbError,
@@ -136,28 +137,27 @@ class TestDeviceKind:
 
     def test_unknown_kind_lists_the_known_ones(self) -> None:
         assert refusal(UnknownDevice, device="gpu") == (
-            "device='gpu' is not known; allowed: 'auto', 'cpu', 'cuda'. Single devices are chosen with devices=[...]."
+            "device='gpu' is not known; allowed: 'auto', 'cpu', 'cuda', 'mps', 'tpu', 'xpu'. Single devices are chosen "
+            "with devices=[...]."
         )
 
-    @pytest.mark.parametrize(("kind", "what"), [("xpu", "Intel GPUs"), ("mps", "Apple GPUs")])
-    def test_kinds_that_have_not_landed_are_refused(self, kind: str, what: str) -> None:
-        assert refusal(EngineUnavailable, device=kind) == (
-            f"Support for {what} has not landed in this version; device='cpu' runs the ranks on the CPU."
-        )
-
-    def test_x03_a_tpu_is_refused_with_what_was_found(self) -> None:
-        assert refusal(EngineUnavailable, device="tpu") == (
-            "Support for TPUs has not landed in this version (and none was found here); device='cpu' runs the ranks on "
-            "the CPU."
+    @pytest.mark.parametrize("kind", ["xpu", "mps", "tpu"])
+    def test_l13_x03_an_accelerator_that_is_not_here_is_refused(self, kind: str) -> None:
+        assert refusal(UnknownDevice, device=kind) == (
+            f"device={kind!r}: no {kind} device can be used on box. device='cpu' runs the ranks on the CPU."
         )
 
     @pytest.mark.parametrize("count", [None, 1, 8])
     def test_x02_x03_auto_on_a_tpu_machine_never_takes_the_cpu_silently(self, count: int | None) -> None:
-        tpu_machine = replace(CPU_ONLY, tpu_evidence="PJRT_DEVICE=TPU")
+        tpu_machine = replace(
+            CPU_ONLY, tpu_evidence="/dev/accel0", unusable={"tpu": "/dev/accel0 was found, but not its library."}
+        )
 
         assert refusal(EngineUnavailable, tpu_machine, num_processes=count) == (
-            "Support for TPUs has not landed in this version (one is here: PJRT_DEVICE=TPU); device='cpu' runs the "
-            "ranks on the CPU."
+            "/dev/accel0 was found, but not its library. Or device='cpu' runs the ranks on the CPU."
+        )
+        assert refusal(EngineUnavailable, tpu_machine, device="tpu", num_processes=count) == (
+            "device='tpu': /dev/accel0 was found, but not its library."
         )
 
     def test_x03_detection_order_gpu_with_xla_installed_takes_the_gpu_and_says_so(self) -> None:
@@ -166,7 +166,7 @@ class TestDeviceKind:
         planned = plan(both)
 
         assert planned.device_kind == "cuda"
-        assert "The TPU of this machine (/dev/accel0) is not used: TPUs have not landed." in planned.reasons
+        assert "The TPU of this machine (/dev/accel0) is not used: device='auto'." in planned.reasons
 
     def test_x03_cpu_by_name_on_a_tpu_machine(self) -> None:
         planned = plan(replace(CPU_ONLY, tpu_evidence="TPU_NAME=local"), device="cpu", num_processes=2)
@@ -679,18 +679,14 @@ class TestPlatform:
         assert refusal(PlanError, replace(CPU_ONLY, platform=platform)) == text
 
 
-class Npu:
+class Npu(DeviceBase):
     """Another package's hardware, as one object."""
 
-    kind = "npu"
+    kind = torch_type = "npu"
     process_group = "hccl"
     preference = 200
-    one_rank_each = True
     precisions = frozenset({"no", "bf16"})
     visibility_variables = ("NPU_VISIBLE",)
-    out_of_memory_texts: tuple[str, ...] = ()
-    rank_overhead_bytes = 0
-    records_allocations = False
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         return (DeviceInfo(index=0), DeviceInfo(index=1))
