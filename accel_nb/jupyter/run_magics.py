@@ -8,6 +8,7 @@ from ..cli.options import OptionParser, add_launch_options, launch_request
 from ..launch.planning.planner import plan_line
 from ..launch.run import Run, plan_for
 from ..launch.servers.preload import PRELOAD
+from ..launch.servers.standby import STANDBY
 from ..protocol.diagnosis import Diagnosis
 from .attaching import attach
 from .cell_code import Shell
@@ -32,7 +33,10 @@ def _plan_parser() -> OptionParser:
 
 
 def _stop_parser() -> OptionParser:
-    parser = _parser("%accel_stop", "Stop runs of this kernel, and wait until nothing of them is left.")
+    parser = _parser(
+        "%accel_stop",
+        "Stop runs of this kernel, and wait until nothing of them is left. Ranks in standby are let go, too.",
+    )
     parser.add_argument("run", nargs="?", help="id of a run, its beginning or end, or a function's name; none: all")
     parser.add_argument("--now", action="store_true", help="do not wait for the ranks to obey: kill them")
     return parser
@@ -78,8 +82,6 @@ def plan(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
 def stop(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
     """Stop the runs that are meant, wait, tell how each has ended."""
     runs = KNOWN.running() if options.run is None else _meant(options.run)
-    if not runs:
-        print("Nothing to stop: no run of this kernel is under way.")  # noqa: T201  the cell's output
     for run in runs:
         run.stop(0.0 if options.now else None, by="magic")
     for run in runs:
@@ -87,7 +89,12 @@ def stop(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
             run.stop(0.0, by="magic")
         over = run.wait(STOP_ENDS_S)
         how = f"{run.status} after {run.state.duration_s:.1f} s" if over else "has not ended yet"
-        print(f"{run.plan.function_name} ({run.plan.run_id}): {how}.")  # noqa: T201  likewise
+        print(f"{run.plan.function_name} ({run.plan.run_id}): {how}.")  # noqa: T201  the cell's output
+    # Only now: the end of a run has the next ranks get ready.
+    if let_go := STANDBY.let_go():
+        print(f"Let go: {let_go}, in standby for the next launch.")  # noqa: T201  likewise
+    elif not runs:
+        print("Nothing to stop: no run of this kernel is under way.")  # noqa: T201  likewise
 
 
 def attach_magic(_shell: Shell, options: argparse.Namespace, _line: str) -> None:

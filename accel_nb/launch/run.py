@@ -35,6 +35,7 @@ from .result import RunResult
 from .run_failed import RunFailed, RunInterrupted, stand_in
 from .run_files import new_run_id, prune, run_dir
 from .servers.counting import counted_hardware
+from .servers.standby import STANDBY
 from .supervisor import Supervisor
 from .views.view import RunView
 
@@ -61,9 +62,9 @@ class Run:
         """One queue per view; the first is the one that the run was started with."""
         self._supervisor = Supervisor(ENGINE, attempt, partial(_put_all, self._listening))
         self._over = threading.Event()
-        self._values: RunResult[object] | None = None
         self._when_over: list[Callable[[Run], None]] = []
         self._when_over_lock = threading.Lock()
+        self._values: RunResult[object] | None = None
         self._unloadable: ResultError | None = None
         self._values_lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name=f"accel_nb {self._plan.run_id}", daemon=True)
@@ -122,7 +123,6 @@ class Run:
         """Until the run is over and nothing of it is left; False when it is not after `timeout_s`."""
         return self._over.wait(timeout_s)
 
-    def result(self, timeout_s: float | None = None) -> RunResult[object]:
     def when_over(self, act: Callable[[Run], None]) -> None:
         """Call `act` once nothing of the run is left, in the run's own thread; now, when that is so already."""
         with self._when_over_lock:
@@ -139,6 +139,7 @@ class Run:
         failures = cause_first(self.state.failures)
         return headline(failures[0]) if failures and self.state.status == "failed" else ""
 
+    def result(self, timeout_s: float | None = None) -> RunResult[object]:
         """Wait, then the ranks' values; of a dry run a `DryRun`.
 
         Raises RunFailed (chained to a stand-in for the rank's exception), RunStopped after a stop, StartError when the
@@ -191,9 +192,9 @@ class Run:
         """
         shown = True
         while not (self._over.is_set() and news.empty()):
-            try:
             if not wanted():
                 return
+            try:
                 events, state = news.get(timeout=_DRAW_S)
             except queue.Empty:
                 events, state = [], self.state
@@ -247,9 +248,9 @@ class Run:
         # Wakes whoever draws.
         for news in list(self._listening):
             news.put(([], self.state))
-        with contextlib.suppress(OSError):
         for act in acts:
             act(self)
+        with contextlib.suppress(OSError):
             prune()
 
     def _loaded_result(self, failures: tuple[RankFailure, ...]) -> RunResult[object]:
@@ -345,7 +346,8 @@ def plan_for(request: LaunchRequest) -> LaunchPlan:
 
 def _planned(request: LaunchRequest, variables: dict[str, str]) -> LaunchPlan:
     make = make_dry_run_plan if request.dry_run else planner.make_plan
-    return make(request, counted_hardware(request, variables), kernel_env=variables, run_id=new_run_id())
+    plan = make(request, counted_hardware(request, variables), kernel_env=variables, run_id=new_run_id())
+    return STANDBY.with_reasons(plan, variables)
 
 
 def draw_in_background(run: Run, draw: Callable[[], None] | None = None) -> threading.Thread:

@@ -4,13 +4,17 @@
     kernel <--ServerReady---- warm server
     kernel --RunCommand-----> keeper             (frames over a stream socket)
     kernel <--KeeperMessage-- keeper
+    kernel --StartKeeper----> standby keeper     (SOCK_SEQPACKET)
+    kernel <--StandbyNews---- standby keeper
     keeper --RankMessage----> rank               (frames)
-    keeper <--RunEvent------- rank               (frames)
+    keeper <--RankReport----- rank               (frames)
 
 File descriptors travel beside a message; its docstring says which.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -27,7 +31,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
 
 
 class StartKeeper(Command, frozen=True, kw_only=True, tag="start_keeper"):
-    """Hand the attached socket (the keeper's end of a run's channel) to a keeper with this many ranks."""
+    """Hand the attached socket (the keeper's end of a run's channel) to a keeper with this many ranks; to a standby
+    keeper: take it.
+    """
 
     num_ranks: int
 
@@ -47,7 +53,16 @@ class ForkAhead(Command, frozen=True, kw_only=True, tag="fork_ahead"):
     num_ranks: int
 
 
-ServerRequest = StartKeeper | CountDevices | ForkAhead
+class StandBy(Command, frozen=True, kw_only=True, tag="stand_by"):
+    """Have a keeper with this many ranks get them ready for a launch that is likely to come. Attached: the memory file
+    of a `StandbyOrder`, and the socket over which that keeper and the kernel talk until the run begins: when the kernel
+    closes its end, the set is let go.
+    """
+
+    num_ranks: int
+
+
+ServerRequest = StartKeeper | CountDevices | ForkAhead | StandBy
 
 
 class ServerReady(Command, frozen=True, kw_only=True, tag="server_ready"):
@@ -87,6 +102,26 @@ class RunOrder(Command, frozen=True, kw_only=True, tag="run_order"):
     """What the attempts before have learned."""
     first_sequence: int = 1
     port_given: bool = False
+
+
+class StandbyOrder(Command, frozen=True, kw_only=True, tag="standby_order"):
+    """Get ranks ready as the run that `like` began would have them, and keep them so."""
+
+    like: RunOrder
+    idle_s: float
+    """Give up after this long without a run."""
+    free_times: float
+    """Only while each device, or for CPU ranks the machine, has this many times free what a rank in standby takes."""
+    alone: bool = True
+    """Only while nobody else uses one of the devices."""
+
+
+class StandbyNews(Command, frozen=True, kw_only=True, tag="standby_news"):
+    """How a standby set fares."""
+
+    state: Literal["ready", "over"]
+    reason: str = ""
+    """Why it is over."""
 
 
 class Pull(Command, frozen=True, kw_only=True, tag="pull"):
@@ -168,7 +203,11 @@ class Stacks(Command, frozen=True, kw_only=True, tag="stacks"):
     text_by_rank: dict[int, str]
 
 
-KeeperMessage = KeeperHello | EventBatch | Value | Stacks
+class GroupOpened(Command, frozen=True, kw_only=True, tag="group_opened"):
+    """A rank has opened a default process group of all ranks, with the backend that the plan names."""
+
+
+KeeperMessage = KeeperHello | EventBatch | Value | Stacks | GroupOpened
 
 
 # ---- keeper and rank
@@ -203,6 +242,20 @@ class RankOrder(Command, frozen=True, kw_only=True, tag="rank_order"):
     """End the function after its first optimizer step, and report that instead of a value."""
     hides_devices: bool = False
     """In a dry run: the launch that it is about has accelerators, and this rank sees none."""
+    process_group: str = ""
+    """The backend that the plan names."""
 
 
-RankMessage = StoreAddress | RankOrder | RunCell | CloseGroups | EndCells
+class GetReady(Command, frozen=True, kw_only=True, tag="get_ready"):
+    """Open the device and the process group that a run with such an order would open, and say `RankReady`."""
+
+    order: RankOrder
+    device_kind: str
+
+
+class RankReady(Command, frozen=True, kw_only=True, tag="rank_ready"):
+    """What `GetReady` asked for is done."""
+
+
+RankMessage = StoreAddress | GetReady | RankOrder | RunCell | CloseGroups | EndCells
+RankReport = RunEvent | RankReady

@@ -77,6 +77,9 @@ VIEW = "ACCEL_NB_VIEW"
 DEVICE = "ACCEL_NB_DEVICE"
 """Of ranks; see `device_kind`."""
 
+STANDBY = "ACCEL_NB_STANDBY"
+"""Of the kernel, or of a launch's `env`; see `standby_wanted`."""
+
 FAILED_BATCH_SIZES = "ACCEL_NB_FAILED_BATCH_SIZES"
 """Of ranks that were started again; see `failed_batch_sizes_variable`."""
 
@@ -278,6 +281,24 @@ def rank_environment(base: Mapping[bytes, bytes], plan: LaunchPlan, own: Mapping
 def all_lines_wanted() -> bool:
     """``ACCEL_NB_ALL_LINES``: show what loggers of all ranks say, not only WARNING and above of those other than 0."""
     return is_true(os.environ.get(ALL_LINES, ""))
+
+
+def standby_wanted(variables: Mapping[str, str]) -> str:
+    """``ACCEL_NB_STANDBY``: "on", "off", or "auto", also when nothing is said. ValueError for anything else."""
+    text = variables.get(STANDBY, "").strip().lower()
+    if text in ("", "auto"):
+        return "auto"
+    return "on" if text == "on" or (text != "off" and str_to_bool(text)) else "off"
+
+
+def matters_to_standby(name: str) -> bool:
+    """Whether a rank's variable may be read when its device and its process group are opened: it is the same in a run
+    that finds both open. Those are left out that differ from run to run, or that only our own layers read, later.
+    """
+    return name not in _NOT_FOR_STANDBY and not name.startswith(("ACCELERATE_", "ACCEL_NB_", "TORCHELASTIC_"))
+
+
+_NOT_FOR_STANDBY = frozenset({"MASTER_PORT", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_"})
 
 
 def view_wanted() -> str:

@@ -39,13 +39,15 @@ _LONGEST_TEXT = 4 << 10
 # What the words of a rank's header, and of each of its calls, hold.
 (
     _NUMBER, _LIFE, _ACTIVITY, _ACTIVITY_PLACE, _ACTIVITY_SINCE, _STEPS, _STEP_ENDED, _OWN, _INPUT, _BATCH_SIZE,
-    _NUMBER_BEFORE, _REPORTED,
-) = range(12)  # fmt: skip
+    _NUMBER_BEFORE, _REPORTED, _OPENED_GROUP,
+) = range(13)  # fmt: skip
 _HEADER_WORDS = 16
 _CALL_NUMBER, _SIGNATURE, _OPERATION, _GIVEN, _PLACE, _BEGUN, _ENDED = range(7)
 _CALL_WORDS = 8
 _BLOCK_BYTES = (_HEADER_WORDS + NUM_CALLS * _CALL_WORDS) * _WORD + _TEXT_BYTES
 _LINE_BITS = 24
+_CARRIED_OUT_BY = {"accel_nb.utils.wait_for_everyone": "torch.distributed.barrier"}
+"""Operations that are nothing else than another one: ranks may call either."""
 _MOST_NOTES = 4096
 """Kept by a rank: programs whose shapes or lines never repeat must not grow."""
 
@@ -127,6 +129,10 @@ class LedgerPage:
 
     def life(self, rank: int) -> int:
         return self.words[self.base(rank) + _LIFE]
+
+    def has_opened_group(self, rank: int) -> bool:
+        """As `RankLedger.note_opened_group`."""
+        return bool(self.words[self.base(rank) + _OPENED_GROUP])
 
     def signature(self, rank: int, number: int) -> int | None:
         """Of `rank`'s call `number`; None when it is not kept any more, or not there yet."""
@@ -222,6 +228,10 @@ class RankLedger:
     def live(self, life: int) -> None:
         """Say that the function has begun, returned or failed, or that the rank ends."""
         self._words[self._base + _LIFE] = life
+
+    def note_opened_group(self) -> None:
+        """Once the rank has opened the default group that its launch was planned for."""
+        self._words[self._base + _OPENED_GROUP] = 1
 
     def begin_generation(self, generation: int) -> None:
         """The process group was closed, or another one is opened: calls count from one again. `generation` grows."""
@@ -322,7 +332,7 @@ class RankLedger:
     def _new_note(self, operation: str, given: str, file: str, line: int) -> tuple[int, int, int, int]:
         """What the words of such a call hold."""
         self._make_room()
-        digest = blake2b(f"{operation}\0{given}".encode(), digest_size=8).digest()
+        digest = blake2b(f"{_CARRIED_OUT_BY.get(operation, operation)}\0{given}".encode(), digest_size=8).digest()
         note = int.from_bytes(digest) | 1, self._kept(operation), self._kept(given), self._placed(file, line)
         self._notes[operation, given, file, line] = note
         return note

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from accel_nb.launch.run import Run
+from accel_nb.launch.servers.standby import STANDBY
+
+
+@pytest.fixture(autouse=True)
+def _no_ranks_in_standby() -> None:
+    """An earlier test's ranks are not this one's."""
+    STANDBY.let_go()
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from pathlib import Path
 from ...devices import find_devices
 from ...errors import StartError
 from ...protocol import environment
-from ...protocol.commands import KeeperHello, KeeperMessage, RunCommand, RunOrder
+from ...protocol.commands import GroupOpened, KeeperHello, KeeperMessage, RunCommand, RunOrder
 from ...protocol.wire import Skipped
 from ..channel import Channel
 from ..interpreter import start_interpreter
 from ..processes import is_readable
 from ..run_files import server_log
 from ..servers.preload import PRELOAD
+from ..servers.standby import STANDBY
 from ..servers.warm_client import POOL, WarmServer
 from .engine import Attempt
 
@@ -38,6 +39,7 @@ class LocalGroup:
         run: socket.socket,
         starter_fd: int,
         log_file: Path,
+        function_name: str,
         server: WarmServer | None = None,
         wait_for_child: Callable[[], object] | None = None,
     ) -> None:
@@ -48,6 +50,7 @@ class LocalGroup:
         self._channel: Channel[KeeperMessage] = Channel(run, KeeperMessage)
         self._starter_fd = starter_fd
         self._log_file = log_file
+        self._function_name = function_name
         self._server = server
         self._wait_for_child = wait_for_child
         self._keeper_fd = -1
@@ -68,6 +71,8 @@ class LocalGroup:
             if isinstance(message, KeeperHello):
                 self._keeper_pid = message.pid
                 self._keeper_fd = self._channel.take_fd()
+            elif isinstance(message, GroupOpened):
+                STANDBY.note_group(self._function_name)
         return messages
 
     def send(self, command: RunCommand, fds: Sequence[int] = ()) -> None:
@@ -121,8 +126,10 @@ class LocalEngine:
     name = "local"
 
     def num_tries(self) -> int:
-        """Whoever has killed one server may have killed them all: each is found out by one try, the next is new."""
-        return 1 + max(1, POOL.num_servers())
+        """Whoever has killed one server may have killed them all: each is found out by one try, the next is new. So is
+        a set of ranks in standby.
+        """
+        return 2 + max(1, POOL.num_servers())
 
     def start(self, attempt: Attempt, cancelled: Callable[[], bool]) -> LocalGroup:
         """Hand the attempt to a keeper. Raises StartError."""
@@ -148,12 +155,17 @@ class LocalEngine:
         return group
 
     def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:
-        """Have the next server import what these ranks had to import themselves; bury servers that died meanwhile."""
+        """Have the next server import what these ranks had to import themselves, and the next ranks get ready; bury
+        servers that died meanwhile.
+        """
         POOL.reap()
-        if modules and attempt.plan.start_method == "forkserver":
-            PRELOAD.learn(
-                attempt.plan.function_name, modules, base_variables(attempt), num_ranks=attempt.plan.num_ranks
-            )
+        plan = attempt.plan
+        if plan.start_method != "forkserver":
+            return
+        variables = base_variables(attempt)
+        if modules:
+            PRELOAD.learn(plan.function_name, modules, variables, num_ranks=plan.num_ranks)
+        STANDBY.after(plan, attempt.surroundings, PRELOAD.next_server_for(plan.function_name, variables))
 
 
 def _from_server(
@@ -161,8 +173,9 @@ def _from_server(
 ) -> LocalGroup:
     variables = base_variables(attempt)
     server = PRELOAD.server_for(attempt.plan.function_name, variables, cancelled)
-    server.start_keeper(attempt.plan.num_ranks, theirs)
-    return LocalGroup(ours, os.dup(server.pidfd), server.log_file, server)
+    if not STANDBY.hand_over(attempt.plan, attempt.surroundings, server, theirs):
+        server.start_keeper(attempt.plan.num_ranks, theirs)
+    return LocalGroup(ours, os.dup(server.pidfd), server.log_file, attempt.plan.function_name, server)
 
 
 def _from_interpreter(
@@ -178,7 +191,9 @@ def _from_interpreter(
             pass_fds=[theirs.fileno()],
             output=log.fileno(),
         )
-    return LocalGroup(ours, os.pidfd_open(process.pid), log_file, wait_for_child=process.wait)
+    return LocalGroup(
+        ours, os.pidfd_open(process.pid), log_file, attempt.plan.function_name, wait_for_child=process.wait
+    )
 
 
 def _from_kernel(
@@ -200,7 +215,9 @@ def _from_kernel(
         if pid == 0:
             guarded_in_fork(attempt.plan.num_ranks, kernel_fd, theirs, log.fileno())
     os.close(kernel_fd)
-    return LocalGroup(ours, os.pidfd_open(pid), log_file, wait_for_child=partial(os.waitpid, pid, 0))
+    return LocalGroup(
+        ours, os.pidfd_open(pid), log_file, attempt.plan.function_name, wait_for_child=partial(os.waitpid, pid, 0)
+    )
 
 
 _STARTS = {"forkserver": _from_server, "spawn": _from_interpreter, "fork": _from_kernel}

@@ -51,7 +51,7 @@ from .. import processes
 from ..channel import Channel
 from ..payload.memory_file import read_header
 from .event_stream import EventStream
-from .kept_ranks import tell_ranks
+from .kept_ranks import tell_opened_group, tell_ranks
 from .orders import rank_order
 from .rank_process import PARTIAL_LINE_S, RankProcess
 from .run_store import RunStore
@@ -111,10 +111,8 @@ class Keeper:
 
     def _read_commands(self) -> None:
         commands, closed = self._channel.receive()
-        if closed and self._order is None:
-            # The kernel gave up before the run began: nothing of it may start.
-            commands = []
-        for command in commands:
+        # Where the kernel gave up before the run began, nothing of it may start.
+        for command in () if closed and self._order is None else commands:
             self._obey(command)
         if closed:
             self._released = True
@@ -325,6 +323,7 @@ class Keeper:
             self._store.close()
         is_over = good or self._stopped_by_user or bool(self._held)
         again = None if is_over else self._searches.restart_after(order.attempt, order.plan.max_restarts)
+        tell_opened_group(self._page, self._channel)
         self._events.add(again or RunEnded(duration_s=time.monotonic() - self._started_s, leftovers=leftovers))
         self._ended = True
 

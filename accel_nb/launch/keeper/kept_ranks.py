@@ -1,4 +1,6 @@
-"""What a keeper does for ranks that are kept from cell to cell: pass on what the kernel tells them, interrupt them."""
+"""What a keeper passes on between the kernel and its ranks besides the run itself: messages to ranks that are kept from
+cell to cell, and what may be known of the next launch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import os
 import signal
 from collections.abc import Sequence
 
-from ...protocol.commands import InterruptRanks, RunCell, RunCommand, ToRanks
+from ...protocol.commands import GroupOpened, InterruptRanks, RunCell, RunCommand, ToRanks
+from ...protocol.ledger import LedgerPage
 from ..channel import Channel
 from .rank_process import RankProcess
 
@@ -23,3 +26,9 @@ def tell_ranks(command: ToRanks | InterruptRanks, ranks: Sequence[RankProcess], 
         rank.channel.send(command.message, fds)
     for fd in fds:
         os.close(fd)
+
+
+def tell_opened_group(page: LedgerPage, kernel: Channel[RunCommand]) -> None:
+    """Say so when a rank has opened the process group that was planned for."""
+    if any(page.has_opened_group(rank) for rank in range(page.num_ranks)):
+        kernel.send(GroupOpened())

@@ -31,4 +31,5 @@ def rank_order(order: RunOrder, rank: int, *, store_port: int) -> RankOrder:
         memory_snapshot_file=f"{base}.memory_snapshot.pickle" if plan.memory_snapshot else "",
         dry_run=plan.dry_run is not None,
         hides_devices=plan.dry_run is not None and plan.dry_run.has_accelerators,
+        process_group=plan.process_group,
     )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from ...protocol.commands import RankReady, RankReport
 from ...protocol.events import CellEnded, Display, LogLines, Notice, RankExited, RankFailed, RankFinished, RunEvent
 from ...protocol.failure import RankFailure
 from ...protocol.wire import Skipped
@@ -50,7 +51,9 @@ class RankProcess:
             os.close(write_fd)
             theirs.close()
         self.pidfd = os.pidfd_open(self.pid)
-        self.channel: Channel[RunEvent] = Channel(ours, RunEvent)
+        self.channel: Channel[RankReport] = Channel(ours, RankReport)
+        self.is_ready = False
+        """It has got ready for a run that is to come, as it was told to."""
         self.gone = False
         self.started = False
         self.output_ended = False
@@ -107,7 +110,8 @@ class RankProcess:
     def receive(self) -> tuple[list[RunEvent], bool]:
         """What the rank has reported, and whether nothing follows."""
         messages, closed = self.channel.receive()
-        return [message for message in messages if not isinstance(message, Skipped)], closed
+        self.is_ready = self.is_ready or any(isinstance(message, RankReady) for message in messages)
+        return [message for message in messages if not isinstance(message, Skipped | RankReady)], closed
 
     def finish(self, event: RankFinished, now: float) -> None:
         """It has returned."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import socket
 import subprocess
 import traceback
@@ -16,13 +15,14 @@ from ...protocol import environment
 from ...protocol.commands import RunCommand, StoreAddress
 from ...protocol.ledger import LedgerPage
 from .. import processes
-from ..channel import Channel, receive_packet
+from ..channel import Channel
 from ..interpreter import start_interpreter
 from ..rank.main import run_rank
 from .keeper import Keeper
 from .rank_process import RankProcess, StartRank
 from .rehearsal import rank_rehearsal, rehearse_keeper
 from .run_store import RunStore
+from .waiting import Waiting
 
 _STDERR = 2
 _spawned: list[subprocess.Popen[bytes]] = []
@@ -93,30 +93,12 @@ def _keep(
     if run is None:
         assert control is not None
         rehearse_keeper(page.num_ranks)
-        run = _wait_for_run(control, ranks)
+        run = Waiting(control, kernel_fd, ranks, store.port).for_run()
     if run is None:
         processes.end_children()
         return
     processes.outlive_parent()
     Keeper(Channel[RunCommand](run, RunCommand), ranks, page, store, kernel_fd).run()
-
-
-def _wait_for_run(control: socket.socket, ranks: list[RankProcess]) -> socket.socket | None:
-    """Block until the server hands over a run's channel; None when it lets this keeper go or a rank has died."""
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    for rank in ranks:
-        poll.register(rank.pidfd, select.POLLIN)
-    ready = {fd for fd, _ in poll.poll()}
-    for rank in ranks:
-        if rank.pidfd in ready:
-            print(rank.last_words(), flush=True)  # noqa: T201  the server's log
-    # A run that was handed over all the same starts again elsewhere: its channel closes before a word of ours.
-    if ready != {control.fileno()}:
-        return None
-    _, fds = receive_packet(control)
-    control.close()
-    return socket.socket(fileno=fds[0]) if fds else None
 
 
 def _forking(page: LedgerPage, kept_by_keeper: set[int], *, ahead: bool) -> StartRank:

@@ -1,4 +1,5 @@
-"""Around ``torch.distributed.init_process_group``, in ranks only: the run's own store, a fresh prefix per call; and
+"""Around ``torch.distributed.init_process_group``, in ranks only: the run's own store, a fresh prefix per call, or the
+group that a standby rank has opened already; and
 around ``destroy_process_group``: no deadlock, and no waiting.
 
 With torchrun's bare agent store the second ``init_process_group`` of a rank finds the keys of the first and hangs. Here
@@ -23,13 +24,18 @@ import msgspec
 from ...devices import gloo_groups
 from ...errors import RendezvousTimeout
 from ...protocol import environment, ledger
+from ...protocol.commands import RankOrder
 from ...protocol.places import users_place
+from .hidden_group import HiddenGroup
 
 if TYPE_CHECKING:
+    import torch
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.05
+_ADOPTS = "adopts"
+"""What a rank says on its arrival when it could take the group that it has opened already."""
 EPOCH_BITS = 10
 """So many default groups, in bits, may a rank open or close before its counts are those of the next epoch."""
 
@@ -43,6 +49,20 @@ class ShimContext(msgspec.Struct, frozen=True, kw_only=True):
     num_ranks: int
     attempt: int
     rendezvous_s: float
+    process_group: str = ""
+    """The backend that the run was planned for."""
+
+    @classmethod
+    def of(cls, order: RankOrder) -> ShimContext:
+        return cls(
+            host=order.store_host,
+            port=order.store_port,
+            rank=order.rank_plan.rank,
+            num_ranks=order.num_ranks,
+            attempt=order.attempt,
+            rendezvous_s=order.rendezvous_s,
+            process_group=order.process_group,
+        )
 
 
 class GroupShim:
@@ -53,6 +73,10 @@ class GroupShim:
         self._client: TCPStore | None = None
         """A connection made ahead, for the first call."""
         self._inits = 0
+        self._hidden: HiddenGroup | None = None
+        """What a standby rank has opened, until the function opens or replaces it."""
+        self._originals: dict[str, Callable[..., None]] = {}
+        """torch's own functions, by name."""
         self._generation = 0
         """How many times a default group was opened or closed since the function began, ours or not."""
 
@@ -64,6 +88,7 @@ class GroupShim:
             (dist.init_process_group, self._around),
             (dist.destroy_process_group, self._around_destruction),
         ):
+            self._originals[function.__name__] = function
             wrapped = around(function)
             for name, module in list(sys.modules.items()):
                 if name.startswith("torch.") and vars(module).get(function.__name__) is function:
@@ -76,6 +101,22 @@ class GroupShim:
         """Connect to the store that the coming run will use. Does nothing in a process without torch."""
         if "torch" in sys.modules:
             self._client = _connected(host, port)
+
+    def stand_by(self, context: ShimContext, device: torch.device) -> None:
+        """Open, with all ranks of the coming run, the default group that it is planned for, and hide it."""
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in __all__
+
+        # With a connection of its own: the group's threads use it, and must not make others wait.
+        store = PrefixStore("standby", _connected(context.host, context.port))
+        self._hidden = HiddenGroup(
+            self._originals["init_process_group"],
+            self._originals["destroy_process_group"],
+            store=store,
+            rank=context.rank,
+            num_ranks=context.num_ranks,
+            backend=context.process_group,
+            device=device,
+        )
 
     def realign(self, epoch: int) -> None:
         """Count the default groups that follow from `epoch` on: ranks that were out of step meet again."""
@@ -105,17 +146,41 @@ class GroupShim:
         return init_process_group
 
     def _initialise(self, original: Callable[..., None], call: inspect.BoundArguments) -> None:
-        if self._context is not None and self._is_ours(call, self._context):
-            timeout = call.arguments.get("timeout")
-            call.arguments.pop("init_method", None)
-            call.arguments |= {
-                "store": self._store(self._context, timeout if isinstance(timeout, timedelta) else None),
-                "rank": self._context.rank,
-                "world_size": self._context.num_ranks,
-            }
+        context = self._context
+        if context is None:
+            original(*call.args, **call.kwargs)
+            return
+        if _world_size() or not self._is_ours(call, context):
+            # With an open one torch refuses.
+            if not _world_size():
+                self._drop_hidden()
+            original(*call.args, **call.kwargs)
+        else:
+            self._open_ours(original, call, context)
+            if _world_size() == context.num_ranks and _backend() == context.process_group:
+                _note_opened_group()
+        gloo_groups.guard_forks()
+
+    def _open_ours(self, original: Callable[..., None], call: inspect.BoundArguments, context: ShimContext) -> None:
+        """A group of the run's ranks: the one that all of them have opened already, or a new one."""
+        timeout = call.arguments.get("timeout")
+        may_adopt = self._hidden is not None and self._hidden.fits(call)
+        store, all_adopt = self._store(
+            context, timeout if isinstance(timeout, timedelta) else None, may_adopt=may_adopt
+        )
+        if self._hidden is not None and all_adopt:
+            self._hidden.adopt(call)
+            self._hidden = None
+            return
+        self._drop_hidden()
+        call.arguments.pop("init_method", None)
+        call.arguments |= {"store": store, "rank": context.rank, "world_size": context.num_ranks}
         original(*call.args, **call.kwargs)
-        if self._context is not None:
-            gloo_groups.guard_forks()
+
+    def _drop_hidden(self) -> None:
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None:
+            hidden.drop()
 
     @contextlib.contextmanager
     def _new_generation(self) -> Iterator[None]:
@@ -159,8 +224,9 @@ class GroupShim:
             and environment.read_rendezvous() == (context.host, context.port)
         )
 
-    def _store(self, context: ShimContext, timeout: timedelta | None) -> PrefixStore:
-        """The run's store under this call's own prefix, after all ranks have arrived there.
+    def _store(self, context: ShimContext, timeout: timedelta | None, *, may_adopt: bool) -> tuple[PrefixStore, bool]:
+        """The run's store under this call's own prefix, after all ranks have arrived there; and whether all of them
+        may adopt the group that they have opened already.
 
         Raises RendezvousTimeout with the missing ranks after `context.rendezvous_s`.
         """
@@ -173,11 +239,12 @@ class GroupShim:
         store = PrefixStore(f"attempt{context.attempt}/init{self._inits}", ahead)
         self._inits += 1
         arrived = [f"arrived/{rank}" for rank in range(context.num_ranks)]
-        store.set(arrived[context.rank], "")
+        store.set(arrived[context.rank], _ADOPTS if may_adopt else "")
         _wait_for_all(store, arrived, context)
+        all_adopt = may_adopt and all(word == _ADOPTS.encode() for word in store.multi_get(arrived))
         # From here on the store answers within the group's own timeout, as it would without us.
         store.set_timeout(timeout or default_pg_timeout)
-        return store
+        return store, all_adopt
 
 
 @contextlib.contextmanager
@@ -196,6 +263,19 @@ def _closed_apart() -> Iterator[None]:
     # A thread that Python does not know: none that user code would see, or that the end of the process waits for.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(handles.clear, ())
+
+
+def _note_opened_group() -> None:
+    """In the ledger: the next run will want such a group, too."""
+    own = ledger.own()
+    if own is not None and own.may_write:
+        own.note_opened_group()
+
+
+def _backend() -> str:
+    import torch.distributed as dist
+
+    return dist.get_backend() if dist.is_initialized() else ""
 
 
 def _closes_default(group: object = None) -> bool:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from ...errors import PayloadError
 from ...protocol import environment, ledger, sink
-from ...protocol.commands import RankMessage, RankOrder, StoreAddress
+from ...protocol.commands import GetReady, RankMessage, RankOrder, RankReady, StoreAddress
 from ...protocol.events import RankFailed, RankFinished, RankStarted, RunEvent
 from ...protocol.failure import RankFailure
 from ...protocol.stack_signal import answer_stack_signal
@@ -41,6 +41,7 @@ from .group_shim import SHIM, ShimContext
 from .imported import imported_after, third_party
 from .kept_cells import DESK
 from .one_step import ending_after_one_step
+from .standby import get_ready
 
 
 class Reporter:
@@ -57,14 +58,19 @@ class Reporter:
             send_with_fds(self._socket, frame(stamped), fds)
 
 
-def wait_for_order(reader: BlockingReader[RankMessage], meanwhile: Iterator[None]) -> tuple[RankOrder, int]:
+def wait_for_order(
+    sock: socket.socket, reader: BlockingReader[RankMessage], meanwhile: Iterator[None]
+) -> tuple[RankOrder, int]:
     """Block until the keeper's order is here, taking steps of `meanwhile` as long as nothing comes; gives it with the
-    payload's memory file. Exits when none will come.
+    payload's memory file. Exits when none will come. `reader` reads from `sock`.
     """
     while (message := reader.next_after(meanwhile)) is not None:
         match message:
             case StoreAddress():
                 SHIM.connect(message.host, message.port)
+            case GetReady():
+                get_ready(message)
+                send_with_fds(sock, frame(RankReady()))
             case RankOrder():
                 return message, reader.take_fd()
     os._exit(0)
@@ -78,7 +84,7 @@ def run_rank(sock: socket.socket, page: ledger.LedgerPage, meanwhile: Iterator[N
     signal.signal(signal.SIGINT, signal.default_int_handler)
     newest_module = next(reversed(sys.modules))
     reader = BlockingReader[RankMessage](sock, RankMessage)
-    order, payload_fd = wait_for_order(reader, meanwhile)
+    order, payload_fd = wait_for_order(sock, reader, meanwhile)
     reporter = Reporter(sock, order.rank_plan.rank)
     DESK.open(reader, reporter.report, order.rank_plan.rank)
     code = 1
@@ -104,16 +110,7 @@ def _settle_in(order: RankOrder) -> None:
     surroundings.take_over(order.surroundings, cpu_threads=order.rank_plan.cpu_threads)
     tqdm_notebook.install()
     displays.install(order.rank_plan.rank)
-    SHIM.activate(
-        ShimContext(
-            host=order.store_host,
-            port=order.store_port,
-            rank=order.rank_plan.rank,
-            num_ranks=order.num_ranks,
-            attempt=order.attempt,
-            rendezvous_s=order.rendezvous_s,
-        )
-    )
+    SHIM.activate(ShimContext.of(order))
 
 
 def _open_ledger(page: ledger.LedgerPage, rank: int) -> None:

@@ -62,6 +62,21 @@ class Preload:
             self._give_up(str(error))
         return self._pool.get(plain, variables)
 
+    def next_server_for(self, function_name: str, variables: Mapping[str, str]) -> WarmServer:
+        """The server that ranks of `function_name` would start from next, be it that they wait for it. Does not wait.
+
+        Raises ServerFailed.
+        """
+        plain = ServerKey.for_run(variables)
+        template_server = self._template(plain, variables)
+        if template_server is not None:
+            ready = template_server.poll_ready(0.0)
+            if (ready is not None and not ready.struck) or (
+                ready is None and self._is_waited_for(template_server, function_name)
+            ):
+                return template_server
+        return self._pool.get(plain, variables)
+
     def learn(
         self, function_name: str, modules: Iterable[str], variables: Mapping[str, str], *, num_ranks: int
     ) -> None:
@@ -91,8 +106,7 @@ class Preload:
         """Whether the template can be used now; waits only for a function whose modules it is importing, and not long:
         an import may hang in the server as it may anywhere.
         """
-        needed = set(self._needs.get(function_name, ()))
-        wait = not needed.isdisjoint(server.key.preload) and server.key not in self._slow
+        wait = self._is_waited_for(server, function_name)
         give_up_s = time.monotonic() + LONGEST_WAIT_S
         while (ready := server.poll_ready(_WAIT_STEP_S if wait else 0.0)) is None:
             if time.monotonic() >= give_up_s:
@@ -106,6 +120,10 @@ class Preload:
             self._modules = tuple(name for name in self._modules if name not in self._struck)
         self._pool.stop(server.key)
         return False
+
+    def _is_waited_for(self, server: WarmServer, function_name: str) -> bool:
+        needed = set(self._needs.get(function_name, ()))
+        return not needed.isdisjoint(server.key.preload) and server.key not in self._slow
 
     def _give_up(self, reason: str) -> None:
         """A template died while importing: none of its modules is tried again in this kernel."""

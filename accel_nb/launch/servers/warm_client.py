@@ -19,7 +19,7 @@ import msgspec
 
 from ...errors import ServerFailed
 from ...protocol import environment
-from ...protocol.commands import CountDevices, ForkAhead, ServerReady, ServerRequest, StartKeeper
+from ...protocol.commands import CountDevices, ForkAhead, ServerReady, ServerRequest, StandBy, StartKeeper
 from ...protocol.version import __version__
 from ..channel import receive_packet, send_packet
 from ..interpreter import start_interpreter
@@ -123,6 +123,12 @@ class WarmServer:
         with contextlib.suppress(ServerFailed):
             self._request(ForkAhead(num_ranks=num_ranks), ())
 
+    def stand_by(self, num_ranks: int, order_fd: int, kernel_socket: socket.socket) -> None:
+        """Have so many ranks get ready as the memory file of a `StandbyOrder` says, and their keeper answer to
+        `kernel_socket`. Does not wait. Raises ServerFailed when the server is gone.
+        """
+        self._request(StandBy(num_ranks=num_ranks), (order_fd, kernel_socket.fileno()))
+
     def count_devices(self, visibility: Mapping[str, str | None], timeout_s: float) -> dict[str, int]:
         """torch's own count by device kind under these visibility variables (None: unset), taken in a child of the
         server. Raises ServerFailed on death or timeout.
@@ -193,7 +199,7 @@ class WarmServer:
     def _request(self, request: ServerRequest, fds: tuple[int, ...]) -> None:
         self.used_s = time.monotonic()
         with self._lock:
-            self._asked = self._asked or not isinstance(request, ForkAhead)
+            self._asked = self._asked or not isinstance(request, ForkAhead | StandBy)
             poll = select.poll()
             poll.register(self._requests, select.POLLOUT)
             if not poll.poll(REQUEST_TIMEOUT_S * 1000):

@@ -1,7 +1,8 @@
 """The warm server: a process with torch imported and exactly one thread, that forks keepers.
 
 It never computes, never opens a device, never imports the user's own modules. After each run it forks the next keeper
-with its ranks ahead, so that a launch only has to hand over a socket. A keeper that dies leaves its ranks and all they
+with its ranks ahead, so that a launch only has to hand over a socket. On request such a keeper gets its ranks ready for
+one launch in particular: from then on it answers to the kernel alone. A keeper that dies leaves its ranks and all they
 started to the server, which is a subreaper and ends them. While it has neither requests nor children it moves its
 memory to huge pages.
 """
@@ -24,7 +25,7 @@ from typing import Literal, NoReturn
 import msgspec
 
 from ...protocol import environment
-from ...protocol.commands import CountDevices, ForkAhead, ServerReady, ServerRequest, StartKeeper
+from ...protocol.commands import CountDevices, ForkAhead, ServerReady, ServerRequest, StandBy, StartKeeper
 from ...protocol.version import __version__
 from .. import processes
 from ..channel import receive_packet, send_packet
@@ -47,10 +48,11 @@ class _KeeperProcess(msgspec.Struct):
     num_ranks: int
     control: socket.socket
     born_s: float
-    state: Literal["idle", "serving", "leaving"] = "idle"
+    state: Literal["idle", "standby", "serving", "leaving"] = "idle"
+    """Of one in standby the server does not learn when its run begins."""
 
     def leave(self) -> None:
-        """Let an idle keeper go: it ends when the control socket closes."""
+        """Let a keeper that waits go: it ends when the control socket closes."""
         self.state = "leaving"
         self.control.close()
 
@@ -114,6 +116,8 @@ class WarmServer:
                 self._fork_counter(request, fds[0])
             case ForkAhead():
                 self._ranks_ahead = request.num_ranks
+            case StandBy():
+                self._have_stand_by(request, fds)
         for fd in fds:
             os.close(fd)
 
@@ -132,7 +136,17 @@ class WarmServer:
                 return
         self._fork_keeper(num_ranks, run_fd)
 
-    def _fork_keeper(self, num_ranks: int, run_fd: int | None = None) -> None:
+    def _have_stand_by(self, request: StandBy, fds: list[int]) -> None:
+        """A keeper that cannot be told any more is dead, and the set's socket closes, which tells the kernel."""
+        keeper = self._idle(request.num_ranks) or self._fork_keeper(request.num_ranks)
+        try:
+            send_packet(keeper.control, request, fds)
+        except OSError:
+            keeper.leave()
+        else:
+            keeper.state = "standby"
+
+    def _fork_keeper(self, num_ranks: int, run_fd: int | None = None) -> _KeeperProcess:
         """One that waits for a run, or begins with the one on `run_fd`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -154,6 +168,7 @@ class WarmServer:
             keeper.state = "serving"
             ours.close()
         self._adopt(pid, keeper)
+        return keeper
 
     def _fork_counter(self, request: CountDevices, answer_fd: int) -> None:
         pid = os.fork()
@@ -180,7 +195,7 @@ class WarmServer:
             print(f"keeper {pid} ended: exit code {code}, signal {signal_name}", flush=True)  # noqa: T201  the server's log
             # Its ranks and what they started are ours now; they may take a moment to arrive.
             processes.end_children(spare=frozenset(self._pids.values()))
-        elif keeper.state == "serving" and self._idle(keeper.num_ranks) is None:
+        elif keeper.state in ("serving", "standby") and self._idle(keeper.num_ranks) is None:
             # A run is over: the next one will most likely have as many ranks.
             self._ranks_ahead = keeper.num_ranks
 
@@ -201,6 +216,9 @@ class WarmServer:
         death their keepers end them, and what they cannot end, we end.
         """
         self._let_idle_go()
+        for keeper in self._children.values():
+            if keeper is not None and keeper.state == "standby":
+                keeper.leave()
         # Readable for ever from now on.
         self._poll.unregister(self._requests)
         end = math.inf
