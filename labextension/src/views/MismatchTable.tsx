@@ -6,7 +6,7 @@ export function MismatchTable({ mismatch }: { mismatch: CollectiveMismatch }) {
   return (
     <section class="accel-section" role="alert">
       <h4 class="accel-title">The ranks called operations that do not fit together</h4>
-      <table class="accel-table" aria-label="What each rank called">
+      <table class="accel-table accel-stacked" aria-label="What each rank called">
         <thead>
           <tr>
             <th scope="col">Rank</th>

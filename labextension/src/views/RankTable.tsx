@@ -16,7 +16,7 @@ export function RankTable({ state }: { state: RunState }) {
   const measured = ranks.some(([, rank]) => rank.usage !== null);
   return (
     <div class={ranks.length <= FEW_RANKS ? "accel-ranks accel-few-ranks" : "accel-ranks"}>
-      <table class="accel-table accel-rank-table" aria-label="Ranks">
+      <table class="accel-table accel-stacked" aria-label="Ranks">
         <thead>
           <tr>
             <th scope="col">Rank</th>
@@ -133,7 +133,7 @@ function ProgressBar({ bar, rank }: { bar: Bar; rank: number }) {
         />
       </div>
       <span class="accel-bar-count">{count}</span>
-      <span class="accel-bar-rate accel-wide">{bar.rate}</span>
+      <span class="accel-bar-rate">{bar.rate}</span>
     </div>
   );
 }
