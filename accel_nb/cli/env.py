@@ -16,7 +16,7 @@ from ..launch.doctor.examination import examine
 from ..protocol.diagnosis import Diagnosis, Fact
 from ..protocol.version import __version__
 from .cluster_config import load_config_from_file
-from .settings_file import add_file_options, existing_file
+from .settings_file import add_file_options, chosen_file
 
 GROUPS = ("accel_nb", "software", "machine", "devices", "settings", "configuration")
 """What is shown, in this order. The logs and this process are left out: they say nothing about others' runs."""
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0. Starts no rank, and does not import torch."""
-    path = None if options.no_config else options.config_file or existing_file()
-    found = Diagnosis(facts=tuple(_facts(path)))
+    found = Diagnosis(facts=tuple(_facts(chosen_file(options))))
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found.facts)).decode() + "\n")
     else:

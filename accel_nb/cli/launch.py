@@ -30,8 +30,6 @@ from .settings_file import add_file_options, read_settings
 from .terminal_view import choose_view
 from .upstream_names import add_upstream_options, upstream_fields
 
-SCRIPT_START = "spawn"
-"""How ranks of a script come to be: a script may expect an interpreter that has imported nothing yet."""
 COMMAND_LINE = "the command line"
 FAILED = 1
 _DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
@@ -77,7 +75,7 @@ def request_of(options: argparse.Namespace, settings: Settings, path: Path | Non
     env = {**settings.variables, **_env(said)}
     if not _env(said):
         origins["env"] = str(path)
-    fields = {"start_method": SCRIPT_START, **from_file, **said, "env": env or None}
+    fields = {**from_file, **said, "env": env or None}
     fields |= {"function_name": name, "origins": origins, "settings_file": "" if path is None else str(path)}
     return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of the options
 

@@ -18,7 +18,7 @@ from ..launch.run_failed import RunFailed
 from ..launch.servers.counting import counted_hardware
 from ..protocol import environment
 from ..protocol.events import RunEvent
-from ..protocol.plan import LaunchRequest, StartMethod, Timeouts
+from ..protocol.plan import LaunchRequest, Timeouts
 from ..protocol.run_state import RunState
 from .launch import exit_status, request_of
 from .options import add_launch_options
@@ -32,7 +32,6 @@ NAME = "accel-nb test"
 KEPT_OPTIONS = frozenset({"num_processes", "devices", "device", "mixed_precision", "env", "debug"})
 """Of a launch: those that change what is tested."""
 MEETING_S = 30.0
-FORKED: StartMethod = "forkserver"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 when all is right, 1 when something is wrong. Raises PlanError for what cannot be started."""
     settings, path = read_settings(options)
-    # One process imports torch for all: nothing here cares what was imported before.
-    request = replace(_with_two_ranks(request_of(options, settings, path, NAME)), start_method=FORKED)
+    request = _with_two_ranks(request_of(options, settings, path, NAME))
     started = time.monotonic()
     under_way = start_run(request, _checks, (), {}, _Unseen())
     _tell(plan_line(under_way.plan))

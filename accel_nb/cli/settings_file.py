@@ -19,9 +19,9 @@ from .launch_settings import Settings, settings_of
 def add_file_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
-        "--config-file", "--config_file", type=Path, metavar="FILE", help="settings; the command line overrules them"
+        "--config-file", "--config_file", metavar="FILE", help="settings; the command line overrules them"
     )
-    group.add_argument("--no-config", action="store_true", help="read no settings")
+    group.add_argument("--no-config", "--no_config", action="store_true", help="read no settings")
 
 
 def read_settings(options: argparse.Namespace) -> tuple[Settings, Path | None]:
@@ -29,10 +29,17 @@ def read_settings(options: argparse.Namespace) -> tuple[Settings, Path | None]:
 
     Raises ConfigError.
     """
-    path = None if options.no_config else options.config_file or existing_file()
+    path = chosen_file(options)
     if path is None:
         return Settings({}, {}), None
     return settings_of(load_config_from_file(path), path), path
+
+
+def chosen_file(options: argparse.Namespace) -> Path | None:
+    """The one that `add_file_options`' options choose; None when there is none, or none is wanted."""
+    if options.no_config:
+        return None
+    return Path(options.config_file) if options.config_file else existing_file()
 
 
 def own_file() -> Path:
@@ -44,7 +51,7 @@ def existing_file() -> Path | None:
     """The file that counts when none is named: ours, else Accelerate's, else none. The one that ``ACCEL_NB_CONFIG``
     names counts also when it is missing, which is then told.
     """
-    if own_file().is_file() or environment.CONFIG in environment.current():
+    if own_file().is_file() or environment.current().get(environment.CONFIG):
         return own_file()
     saved = saved_config(environment.current())
     return None if saved is None else Path(saved.path)
