@@ -7,12 +7,15 @@ import { type CommMessage, type KernelLink, type LinkState, REQUEST, TARGET } fr
 
 /** A kernel without us never answers: then nothing is to be kept for it for ever. */
 const FORGET_REQUEST_MS = 120_000;
+/** So long a free shell may take to tell about itself. */
+const SHELL_ANSWERS_MS = 2000;
 
 type ControlMessage = KernelMessage.IControlMessage<KernelMessage.ControlMessageType>;
 
 export class LabKernel implements KernelLink {
   readonly changes = new Changes();
   executes: boolean;
+  private hasNoted = false;
 
   /** Until `until` is aborted, which has to be when the kernel of the session is another one. */
   constructor(
@@ -21,6 +24,9 @@ export class LabKernel implements KernelLink {
     until: AbortSignal,
   ) {
     this.executes = kernel.status === "busy";
+    if (kernel.status === "unknown") {
+      this.watchShell(until);
+    }
     // The kernel opens a comm of this target; a page that does not know the target would close it.
     const adopt = () => undefined;
     kernel.registerCommTarget(TARGET, adopt);
@@ -48,11 +54,14 @@ export class LabKernel implements KernelLink {
     if (connectionStatus !== "connected") {
       return status === "unknown" && connectionStatus === "connecting" ? "starting" : "disconnected";
     }
-    return status === "starting" || status === "unknown" ? "starting" : "alive";
+    // To a page that was loaded while a cell blocks the shell, the status is not known until that has ended.
+    return status === "starting" ? "starting" : "alive";
   }
 
   async language(): Promise<string> {
-    return (await this.kernel.info).language_info.name;
+    // The kernel itself tells it by its shell only, which may be busy.
+    const spec = await this.kernel.spec;
+    return spec?.language || (await this.kernel.info).language_info.name;
   }
 
   request(content: PanelRequest): Promise<unknown> {
@@ -123,8 +132,25 @@ export class LabKernel implements KernelLink {
   private noteExecution(_: ISessionContext, message: KernelMessage.IMessage): void {
     const parent = message.parent_header;
     if (KernelMessage.isStatusMsg(message) && "msg_type" in parent && parent.msg_type === "execute_request") {
+      this.hasNoted = true;
       this.executes = message.content.execution_state === "busy";
       this.changes.tell();
     }
+  }
+
+  /** The page has come later than the kernel's last status. Its shell tells about itself unless a cell blocks it. */
+  private watchShell(until: AbortSignal): void {
+    const note = (executes: boolean) => {
+      if (!this.hasNoted && !until.aborted) {
+        this.executes = executes && this.state === "alive";
+        this.changes.tell();
+      }
+    };
+    const timer = setTimeout(() => note(true), SHELL_ANSWERS_MS);
+    until.addEventListener("abort", () => clearTimeout(timer));
+    void this.kernel.info.then(() => {
+      clearTimeout(timer);
+      note(false);
+    });
   }
 }

@@ -13,6 +13,7 @@ interface HardwareCardsProps {
 export function HardwareCards({ facts, now, usage }: HardwareCardsProps) {
   const { hardware } = facts;
   const devices = Object.entries(hardware.devices).flatMap(([kind, infos]) => infos.map((info) => ({ kind, info })));
+  const unusable = Object.entries(hardware.unusable ?? {}); // a kernel before it has no such field
   return (
     <>
       <CpuCard facts={facts} now={now} values={usage.cpu ?? []} />
@@ -25,7 +26,14 @@ export function HardwareCards({ facts, now, usage }: HardwareCardsProps) {
           values={usage[deviceKey(kind, info.index)] ?? []}
         />
       ))}
-      {devices.length === 0 && <p class="accel-panel-note">No accelerator is visible to this kernel.</p>}
+      {devices.length === 0 && unusable.length === 0 && (
+        <p class="accel-panel-note">No accelerator is visible to this kernel.</p>
+      )}
+      {unusable.map(([kind, why]) => (
+        <p key={kind} class="accel-panel-warning">
+          {why}
+        </p>
+      ))}
       {hardware.kernel_cuda_origin !== "" && (
         <p class="accel-panel-note">The kernel itself uses CUDA, since {hardware.kernel_cuda_origin}.</p>
       )}
@@ -151,6 +159,7 @@ function Busy({ part, values, what }: { part: number | null; values: readonly nu
   return (
     <span class="accel-panel-busyness" title={`${what}: ${percent(part)} busy; the last two minutes`}>
       <svg width={CURVE_WIDTH} height={CURVE_HEIGHT} aria-hidden="true">
+        <line x1={0} x2={CURVE_WIDTH} y1={CURVE_HEIGHT - 0.5} y2={CURVE_HEIGHT - 0.5} />
         <polyline points={points.join(" ")} />
       </svg>
       <span class="accel-panel-percent">{percent(part)}</span>

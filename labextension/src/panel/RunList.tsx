@@ -1,5 +1,5 @@
 /** The runs of this kernel: those that go on first. One of them may be shown whole. */
-import { useContext, useEffect, useState } from "preact/hooks";
+import { useContext, useEffect, useRef, useState } from "preact/hooks";
 import type { Shown } from "../comm/feed";
 import type { RunSummary } from "../protocol/generated";
 import { clock } from "../run/words";
@@ -126,8 +126,17 @@ function OpenRun({ run, shown }: { run: RunSummary; shown: Shown }) {
     askForStacks: () => actions.execute(COMMANDS.showStacks, run.run_id),
     copy: (text) => actions.copy(text),
   };
+  const node = useRef<HTMLDivElement>(null);
+  const shownStacks = useRef(shown.stacks);
+  useEffect(() => {
+    // Whoever has asked for them wants to see them: plots may lie above.
+    if (shown.stacks !== shownStacks.current) {
+      shownStacks.current = shown.stacks;
+      node.current?.querySelector("[aria-label=Stacks]")?.scrollIntoView({ block: "nearest" });
+    }
+  }, [shown.stacks]);
   return (
-    <div class="accel-panel-open">
+    <div class="accel-panel-open" ref={node}>
       <RunView shown={shown} actions={ofRun} />
       {run.log_dir !== "" && (
         <p class="accel-panel-note">

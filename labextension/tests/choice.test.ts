@@ -1,0 +1,70 @@
+import { expect, it } from "vitest";
+import { fromMetadata, magicLine, NO_CHOICE, ranksMeant, toMetadata, withMagicLine } from "../src/panel/choice";
+import { TWO_GPUS } from "./standInKernel";
+
+const ALL = {
+  num_processes: 2,
+  device: "cuda",
+  devices: [1, 0],
+  mixed_precision: "bf16",
+  debug: true,
+  backend: "local",
+};
+
+it("writes only what is not left to the planner", () => {
+  expect(magicLine(NO_CHOICE)).toBe("%%accelerate");
+  expect(magicLine(ALL)).toBe(
+    "%%accelerate --num-processes 2 --device cuda --devices 1,0 --mixed-precision bf16 --debug --backend local",
+  );
+  expect(magicLine({ ...NO_CHOICE, debug: false })).toBe("%%accelerate --no-debug");
+});
+
+it("test_w08: puts a visible line on top of a cell", () => {
+  expect(withMagicLine("\n\ntrain()\n", { ...NO_CHOICE, num_processes: 2 })).toEqual({
+    source: "%%accelerate --num-processes 2\ntrain()\n",
+  });
+  expect(withMagicLine("", NO_CHOICE)).toEqual({ source: "%%accelerate\n" });
+});
+
+it("replaces a line that is there, and keeps the options that it does not choose", () => {
+  const line = "%%accelerate --num_processes=4 --out a,b --device cpu --no-debug --env 'A=b c' --keep";
+
+  expect(withMagicLine(`${line}\ntrain()`, { ...NO_CHOICE, num_processes: 2 })).toEqual({
+    source: "%%accelerate --num-processes 2 --out a,b --env 'A=b c' --keep\ntrain()",
+  });
+});
+
+it("refuses a cell that belongs to another magic", () => {
+  expect(withMagicLine("%%time\ntrain()", NO_CHOICE)).toEqual({
+    problem: "The cell begins with %%time, and a cell takes one such line. Remove it, or move the rest.",
+  });
+});
+
+it("counts ranks by the planner's rule", () => {
+  expect(ranksMeant(NO_CHOICE, TWO_GPUS)).toBe(2);
+  expect(ranksMeant({ ...NO_CHOICE, device: "cpu" }, TWO_GPUS)).toBe(1);
+  expect(ranksMeant({ ...NO_CHOICE, devices: [1] }, TWO_GPUS)).toBe(1);
+  expect(ranksMeant({ ...NO_CHOICE, num_processes: 5 }, TWO_GPUS)).toBe(5);
+  expect(ranksMeant(NO_CHOICE, { ...TWO_GPUS, devices: {} })).toBe(1);
+});
+
+it("is kept in the notebook's metadata as far as it says something", () => {
+  expect(toMetadata(NO_CHOICE)).toBeUndefined();
+  expect(toMetadata({ ...NO_CHOICE, device: "cpu" })).toEqual({ device: "cpu" });
+  expect(fromMetadata(JSON.parse(JSON.stringify(toMetadata(ALL))))).toEqual(ALL);
+});
+
+it("test_u05: what metadata of another version hold is dropped where it is no choice", () => {
+  const odd = {
+    num_processes: -1,
+    device: "cpu\nimport os",
+    devices: ["a"],
+    mixed_precision: 3,
+    debug: "yes",
+    backend: "local",
+    future: 1,
+  };
+
+  expect(fromMetadata(odd)).toEqual({ ...NO_CHOICE, backend: "local" });
+  expect(fromMetadata(null)).toEqual(NO_CHOICE);
+});

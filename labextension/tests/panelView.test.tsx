@@ -1,0 +1,234 @@
+// @vitest-environment jsdom
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import "./browserStandIns";
+import { Changes } from "../src/comm/changes";
+import { type Choice, NO_CHOICE } from "../src/panel/choice";
+import { type FollowedNotebook, PanelModel } from "../src/panel/model";
+import { PanelView } from "../src/panel/PanelView";
+import { DEFAULT_SETTINGS } from "../src/panel/settings";
+import { KernelTalk } from "../src/panel/talk";
+import { BUSY_GPU, readyKernel, run, StandInKernel, TWO_GPUS } from "./standInKernel";
+
+class StandInNotebook implements FollowedNotebook {
+  readonly name = "train.ipynb";
+  readonly changes = new Changes();
+  choice = NO_CHOICE;
+
+  constructor(public talk: KernelTalk | null) {}
+
+  choose(choice: Choice): void {
+    this.choice = choice;
+    this.changes.tell();
+  }
+}
+
+const page = document.createElement("div");
+document.body.append(page); // what is nowhere in the document does not change
+
+beforeEach(() => vi.useFakeTimers());
+afterEach(() => {
+  act(() => render(null, page));
+  vi.useRealTimers();
+});
+
+async function panelOf(kernel: StandInKernel | null) {
+  const model = new PanelModel();
+  const notebook = new StandInNotebook(kernel && new KernelTalk(kernel, () => undefined));
+  const executed: [string, string | undefined][] = [];
+  const actions = {
+    execute: (command: string, runId?: string) => void executed.push([command, runId]),
+    choose: (choice: Choice) => notebook.choose(choice),
+    copy: () => Promise.resolve(true),
+  };
+  const draw = () => act(() => render(<PanelView shown={model.shown} actions={actions} />, page));
+  model.follow(notebook);
+  model.setVisible(true);
+  await vi.advanceTimersByTimeAsync(0);
+  model.changes.on(draw, new AbortController().signal);
+  draw();
+  return { model, notebook, executed, draw };
+}
+
+const named = (label: string) =>
+  [...page.querySelectorAll<HTMLElement>("button, select, input, [aria-label]")].find(
+    (one) => (one.getAttribute("aria-label") ?? one.textContent) === label,
+  );
+const press = (label: string) => act(() => named(label)?.click());
+const select = (label: string, value: string) =>
+  act(() => {
+    const field = named(label);
+    if (field instanceof HTMLSelectElement) {
+      field.value = value;
+      field.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+  });
+
+it("says that there is no notebook, and no kernel", async () => {
+  const { model, draw, executed } = await panelOf(null);
+  expect(page.textContent).toContain("This notebook has no kernel");
+  press("Choose a kernel");
+  expect(executed).toEqual([["notebook:change-kernel", undefined]]);
+
+  model.follow(null);
+  draw();
+
+  expect(page.textContent).toContain("Open a notebook");
+});
+
+it("offers one click to load the extension", async () => {
+  const { executed } = await panelOf(new StandInKernel());
+  await vi.advanceTimersByTimeAsync(3000);
+
+  expect(page.querySelector("[data-state=not-loaded]")?.textContent).toContain("%load_ext accel_nb");
+  press("Load accel_nb");
+
+  expect(executed).toEqual([["accel-nb:load-extension", undefined]]);
+});
+
+it("says that the kernel is busy", async () => {
+  const kernel = readyKernel();
+  await panelOf(kernel);
+
+  kernel.executes = true;
+  kernel.changes.tell();
+
+  expect(page.querySelector(".accel-panel-busy")?.textContent).toContain("a cell is running");
+});
+
+it("test_w06: shows each device, how full and busy it is, and who uses it", async () => {
+  await panelOf(readyKernel({ now: BUSY_GPU }));
+
+  const card = named("cuda:5 NVIDIA H200");
+  expect(card?.textContent).toContain("90 %");
+  expect(card?.querySelector("[role=meter]")?.getAttribute("aria-valuetext")).toBe("70 of 140 GiB");
+  expect([...(card?.querySelectorAll("li") ?? [])].map((user) => user.textContent)).toEqual([
+    "this kernel2 GiB",
+    "rank 1 of train40 GiB",
+    "another kernel8 GiB",
+  ]);
+  expect(card?.querySelectorAll("li .accel-panel-kernel, li .accel-panel-rank, li .accel-panel-other")).toHaveLength(3);
+  expect(named("CPU")?.textContent).toContain("16 CPUs");
+});
+
+it("says why devices that are here cannot be used", async () => {
+  const why = "There are 2 GPUs, and torch was built without CUDA.";
+  await panelOf(readyKernel({ hardware: { ...TWO_GPUS, devices: {}, unusable: { cuda: why } } }));
+
+  expect(named("Hardware")?.textContent).toContain(why);
+  expect(named("Hardware")?.textContent).not.toContain("No accelerator is visible");
+});
+
+it("test_w08: a choice is a line in words, and is what the buttons use", async () => {
+  const { notebook, executed } = await panelOf(readyKernel());
+
+  press("One rank less");
+  select("Device", "cuda");
+  select("Precision", "bf16");
+  select("Checks", "never");
+
+  const line = "%%accelerate --num-processes 1 --device cuda --mixed-precision bf16 --no-debug";
+  expect(page.querySelector(".accel-panel-code")?.textContent).toBe(line);
+  expect(notebook.choice).toMatchObject({ num_processes: 1, device: "cuda", mixed_precision: "bf16", debug: false });
+  press("Insert cell");
+  press("Run this cell on 1 rank");
+  expect(executed.map(([command]) => command)).toEqual(["accel-nb:insert-cell", "accel-nb:run-cell"]);
+});
+
+it("test_l14: devices are chosen by boxes, by their position among the visible ones", async () => {
+  const { notebook } = await panelOf(readyKernel());
+  const boxes = () => [...page.querySelectorAll<HTMLInputElement>("fieldset input")];
+
+  expect(boxes().map((box) => box.checked)).toEqual([true, true]);
+  act(() => boxes()[0]?.click());
+
+  expect(notebook.choice.devices).toEqual([1]);
+  expect(named("Run this cell on 1 rank")).toBeDefined();
+});
+
+it("says in words what will start, some time after the last change", async () => {
+  const kernel = readyKernel();
+  await panelOf(kernel);
+  await vi.advanceTimersByTimeAsync(300);
+  press("One rank more");
+  press("One rank more");
+  await vi.advanceTimersByTimeAsync(300);
+
+  const questions = kernel.asked.filter((request) => request.type === "ask_plan");
+  expect(questions.map((question) => question.choice.num_processes)).toEqual([null, 4]);
+  const { number } = questions[1] ?? { number: 0 };
+  act(() => kernel.news({ type: "plan_answer", number, line: "4 ranks", reasons: ["because"], problem: "" }));
+  expect(named("What will start")?.textContent).toContain("4 ranks");
+  act(() => kernel.news({ type: "plan_answer", number, line: "", reasons: [], problem: "Too many ranks." }));
+  expect(page.querySelector("p.accel-panel-warning")?.textContent).toBe("Too many ranks.");
+});
+
+it("opens a run that begins by itself, once", async () => {
+  const kernel = readyKernel();
+  const { model } = await panelOf(kernel);
+
+  kernel.news({ type: "runs_now", runs: [run()] });
+  expect(page.querySelector(".accel-panel-run .accel-run")).not.toBeNull();
+  model.showRun(null);
+  kernel.news({ type: "runs_now", runs: [run({ status: "stopping" })] });
+
+  expect(page.querySelector(".accel-panel-run .accel-run")).toBeNull();
+});
+
+it("gives each run its buttons", async () => {
+  const { executed } = await panelOf(readyKernel({ runs: [run()] }));
+
+  press("Stop train");
+  press("Stacks of train");
+  press("Go to the cell of train");
+  press("train, running: hide the run");
+
+  expect(executed).toEqual([
+    ["accel-nb:stop-run", "run-1"],
+    ["accel-nb:show-stacks", "run-1"],
+    ["accel-nb:jump-to-cell", "run-1"],
+    ["accel-nb:show-run", "run-1"],
+  ]);
+});
+
+it("shows why a run failed, and no buttons that would do nothing", async () => {
+  await panelOf(
+    readyKernel({
+      runs: [run({ status: "failed", duration_s: 3, headline: "KeyError: 'bias'", cell_id: "", cell: "" })],
+    }),
+  );
+
+  expect(page.querySelector(".accel-panel-run")?.textContent).toContain("KeyError: 'bias'");
+  expect(named("Stop train")).toBeUndefined();
+  expect(named("Go to the cell of train")).toBeUndefined();
+});
+
+it("test_u02: shows that versions differ beside all that works", async () => {
+  await panelOf(readyKernel({ version: "9.9.9" }));
+
+  expect(page.querySelector("[role=alert]")?.textContent).toContain("accel_nb 9.9.9");
+  expect(named("Insert cell")).toBeDefined();
+});
+
+it("test_u06: each section can be switched off", async () => {
+  const { model } = await panelOf(readyKernel());
+  const sections = () => [...page.querySelectorAll("section")].map((one) => one.getAttribute("aria-label"));
+  expect(sections()).toEqual(["Hardware", "Start", "Runs"]);
+
+  model.setSettings({ ...DEFAULT_SETTINGS, showHardware: false, showStart: false });
+
+  expect(sections()).toEqual(["Runs"]);
+});
+
+it("follows the notebook in front", async () => {
+  const { model, draw } = await panelOf(readyKernel({ runs: [run()] }));
+  const other = readyKernel();
+
+  model.follow(new StandInNotebook(new KernelTalk(other, () => undefined)));
+  await vi.advanceTimersByTimeAsync(0);
+  draw();
+
+  expect(other.types()[0]).toBe("hello");
+  expect(page.textContent).toContain("None yet in this kernel");
+});
