@@ -15,7 +15,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is here."""
 
     group: str
-    """``software``, ``machine``, ``devices``, ``this process``, ``settings``, ``self-test``."""
+    """``software``, ``machine``, ``devices``, ``this process``, ``settings``, ``self-test``, ``notebook``."""
     name: str
     value: str
 
