@@ -90,8 +90,8 @@ def _about_extension(extension: PageExtension | None) -> Iterator[Finding]:
             what=f"The page's half, the extension {NAME} of JupyterLab, is not in {where}.",
             why="A Jupyter server that runs in this environment shows no panel. One that runs in another environment "
             "needs the extension there, which cannot be seen from here.",
-            remedy=f"pip install accel-nb=={__version__} where the Jupyter server runs; jupyter labextension list shows "
-            "it there.",
+            remedy=f"pip install accel-nb=={__version__} where the Jupyter server runs; there, jupyter labextension "
+            "list shows it.",
         )
         return
     if extension.version != __version__:
@@ -132,12 +132,16 @@ def _disabled_in(config: Path) -> Path | None:
     """
     folder = config / "labconfig"
     for file in (folder / "page_config.json", *sorted((folder / "page_config.d").glob("*.json"))):
-        disabled = _read(file).get("disabledExtensions", {})
-        # Old versions wrote a list.
-        names = [name for name, is_off in disabled.items() if is_off] if isinstance(disabled, dict) else disabled
-        if any(str(name).partition(":")[0] == NAME for name in names):
+        if any(name.partition(":")[0] == NAME for name in _names_of(_read(file).get("disabledExtensions"))):
             return file
     return None
+
+
+def _names_of(disabled: object) -> list[str]:
+    """Old versions wrote a list, new ones write who is disabled and who is not."""
+    if isinstance(disabled, dict):
+        return [str(name) for name, is_off in disabled.items() if is_off]
+    return [str(name) for name in disabled] if isinstance(disabled, list) else []
 
 
 def _read(file: Path) -> dict[str, object]:
