@@ -1,4 +1,4 @@
-"""A real ipykernel: cells are run in it, and what it publishes is kept with the time it came."""
+"""A real ipykernel: cells are run in it, and what it publishes is kept with the time it was sent."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Published(NamedTuple):
     """One message on the kernel's IOPub channel."""
 
     time_s: float
+    """Seconds since the epoch."""
     kind: str
     parent: str
     """Id of the message that ran the cell it belongs to."""
@@ -56,7 +57,8 @@ class Kernel:
             except queue.Empty:
                 break
             parent = message["parent_header"].get("msg_id", "")
-            published = Published(time.monotonic(), message["msg_type"], parent, message["content"])
+            sent_s = message["header"]["date"].timestamp()
+            published = Published(sent_s, message["msg_type"], parent, message["content"])
             self.published.append(published)
             if parent == until_idle and published.kind == "status" and published.content["execution_state"] == "idle":
                 return

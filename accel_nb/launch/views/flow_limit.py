@@ -2,7 +2,7 @@
 
 Everything is in the log files. A front end that gets more than it can draw freezes, and the Jupyter server cuts streams
 of more than 1,000 messages or 1,000,000 bytes per second (jupyter_server 2.21, ``ZMQChannelsWebsocketConnection``), so
-a run stays under 20 messages and 200 kB per second.
+a run stays under 20 messages and 200 kB per second; what still waits when it ends, 100 kB at most, comes at once.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from torch import distributed
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from accel_nb import PartialState
+
 
 def counted() -> dict[str, int]:
     """How many calls each program notes."""
@@ -51,6 +53,11 @@ def asynchronous(rank: int, num_ranks: int) -> None:
     distributed.all_reduce(torch.ones(9))
     for work in works[::-1]:
         work.wait()
+
+
+def barriers_of_two_names(rank: int, num_ranks: int) -> None:
+    del num_ranks
+    PartialState(cpu=True).wait_for_everyone() if rank else distributed.barrier()
 
 
 def groups_of_some(rank: int, num_ranks: int) -> None:
@@ -222,6 +229,7 @@ PROGRAMS: dict[str, tuple[Callable[[int, int], None], int | None]] = {
     "lists on the root alone": (rank_dependent_lists, 2),
     "uneven splits": (uneven_splits, 1),
     "asynchronous": (asynchronous, 4),
+    "barriers of two names": (barriers_of_two_names, 1),
     "groups of some": (groups_of_some, 0),
     "barriers": (barriers, 3),
     "objects": (objects, 4),

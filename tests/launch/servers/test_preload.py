@@ -44,7 +44,7 @@ def test_a_template_that_does_not_come_up_is_not_waited_for_twice(
     second = taught.server_for("train", variables)
 
     assert 2.0 <= waited_s < IMPORT_S / 10
-    assert time.monotonic() - began - waited_s < 1.0, "the second launch"
+    assert time.monotonic() - began - waited_s < 2.0, "the second launch has waited"
     assert first is second
     assert first.key.preload == ()
     assert first.poll_ready(60.0) is not None
@@ -59,7 +59,7 @@ def test_a_function_that_needs_nothing_of_the_template_does_not_wait(
     began = time.monotonic()
     server = taught.server_for("evaluate", variables)
 
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < preload.LONGEST_WAIT_S / 2
     assert server.key.preload == ()
 
 
