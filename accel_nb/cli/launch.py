@@ -31,6 +31,7 @@ from .terminal_view import choose_view
 from .upstream_names import add_upstream_options, upstream_fields
 
 COMMAND_LINE = "the command line"
+MIXED_PRECISION, USE_CPU = "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"
 FAILED = 1
 _DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
 """One of these on the command line overrules all of them in the file, which were chosen to fit each other."""
@@ -71,11 +72,16 @@ def request_of(options: argparse.Namespace, settings: Settings, path: Path | Non
     from_file = dict(settings.fields)
     if said.keys() & _DECIDE_TOGETHER:
         from_file = {name: value for name, value in from_file.items() if name not in _DECIDE_TOGETHER}
-    origins = {**dict.fromkeys(from_file, str(path)), **dict.fromkeys(said, COMMAND_LINE)}
+    from_variables = _from_variables({*from_file, *said})
+    origins = {
+        **{name: variable for name, (variable, _) in from_variables.items()},
+        **dict.fromkeys(from_file, str(path)),
+        **dict.fromkeys(said, COMMAND_LINE),
+    }
     env = {**settings.variables, **_env(said)}
     if not _env(said):
         origins["env"] = str(path)
-    fields = {**from_file, **said, "env": env or None}
+    fields = {**{name: value for name, (_, value) in from_variables.items()}, **from_file, **said, "env": env or None}
     fields |= {"function_name": name, "origins": origins, "settings_file": "" if path is None else str(path)}
     return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of the options
 
@@ -135,6 +141,17 @@ def _signals_end_the_run(ended: list[int]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _from_variables(decided: set[str]) -> dict[str, tuple[str, object]]:
+    """Fields that are not among `decided` and that Accelerate's variables speak of: the variable, and the value."""
+    variables = environment.current()
+    found: dict[str, tuple[str, object]] = {}
+    if "mixed_precision" not in decided and variables.get(MIXED_PRECISION):
+        found["mixed_precision"] = (MIXED_PRECISION, variables[MIXED_PRECISION])
+    if not decided & {"device", "devices"} and environment.is_true(variables.get(USE_CPU, "")):
+        found["device"] = (USE_CPU, "cpu")
+    return found
 
 
 def _env(fields: Mapping[str, object]) -> dict[str, str]:

@@ -196,6 +196,25 @@ def test_one_line_says_where_settings_come_from(write: Write) -> None:
     assert [line for line in plan.notable if line.startswith("Settings")] == [f"{told}the rest are defaults."]
 
 
+def test_accelerates_variables_count_where_neither_line_nor_file_says_anything(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    plan = make_plan(asked("--num-processes 2"), CPU_ONLY, kernel_env=variables, run_id="r")
+
+    assert (plan.mixed_precision, plan.device_kind) == ("bf16", "cpu")
+    assert plan.reasons[0] == (
+        "Settings: num_processes from the command line, device from ACCELERATE_USE_CPU, mixed_precision from "
+        "ACCELERATE_MIXED_PRECISION, the rest are defaults."
+    )
+    assert [line for line in plan.reasons if line.startswith("Ignored")] == []
+    said = asked(f"--mixed-precision fp16 --config-file {write({**PLAIN, 'distributed_type': 'MULTI_GPU'})}")
+    assert (said.mixed_precision, said.device) == ("fp16", "cuda")
+
+
 def test_our_own_file_counts_before_accelerates_and_none_when_none_is_wanted(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs" / "accelerate" / "default_config.yaml"
     theirs.parent.mkdir(parents=True)

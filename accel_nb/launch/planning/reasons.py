@@ -74,7 +74,7 @@ def _ignored(request: LaunchRequest, hardware: NodeHardware, kernel_env: Mapping
     if request.debug is not None:
         overruled["ACCELERATE_DEBUG_MODE"] = ("", f"debug={request.debug!r}")
     for name, (same, setting) in overruled.items():
-        if kernel_env.get(name, same) != same:
+        if kernel_env.get(name, same) != same and name not in request.origins.values():
             told.append(f"Ignored: {name}={kernel_env[name]} of the kernel's environment; {setting} decides.")
     return told
 
