@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -35,11 +35,12 @@ _RANK_WORD = "accel_nb.launch.servers.warm_server"
 class HardwareMeter:
     """Measures in the kernel; one thread at a time. Imports no torch, leaves no thread."""
 
-    def __init__(self, devices: Sequence[Device] | None = None) -> None:
+    def __init__(self, devices: Sequence[Device] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """`devices`: kinds to look at; None for all that are known."""
         self._devices = find_devices() if devices is None else tuple(devices)
+        self._clock = clock
         self._cpu = _cpu_seconds()
-        self._read_s = time.monotonic()
+        self._read_s = clock()
 
     def measure(self, names: Names) -> HardwareNow:
         """The machine now; CPUs on average since the last time, or since this was made."""
@@ -56,7 +57,7 @@ class HardwareMeter:
 
     def _cpu_utilization(self) -> float:
         before, before_s = self._cpu, self._read_s
-        self._cpu, self._read_s = _cpu_seconds(), time.monotonic()
+        self._cpu, self._read_s = _cpu_seconds(), self._clock()
         passed_s = (self._read_s - before_s) * self._cpu[1]
         return min(1.0, max(0.0, (self._cpu[0] - before[0]) / passed_s)) if passed_s > 0 else 0.0
 
@@ -127,6 +128,14 @@ def _name_of(process: psutil.Process, names: Names) -> str:
 def _has_a_driver_open(pid: int) -> bool | None:
     """None: it is not to be known, of a process that is gone or another user's."""
     try:
-        return any(str(link.readlink()).startswith(_DEVICE_FILES) for link in Path(f"/proc/{pid}/fd").iterdir())
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return None
+    return any(_target(link).startswith(_DEVICE_FILES) for link in links)
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed in the meantime
+        return ""
