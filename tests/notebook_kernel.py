@@ -329,7 +329,9 @@ class NotebookKernel:
                 executed.result_data = content["data"]
                 executed.result = content["data"].get("text/plain")
             case "comm_open" | "comm_msg" | "comm_close" as kind:
-                self.comm_messages.append(CommMessage(kind, content["comm_id"], content["data"], now, content.get("target_name", "")))
+                self.comm_messages.append(
+                    CommMessage(kind, content["comm_id"], content["data"], now, content.get("target_name", ""))
+                )
             case "error":
                 executed.ename, executed.evalue = content["ename"], content["evalue"]
                 executed.traceback = content["traceback"]
