@@ -54,8 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when every rank ended well; the failed rank's own exit status, 128 and its signal's number when one ended it, 1
-    when it raised; 130 after Ctrl-C, 143 after SIGTERM. Raises PlanError for what cannot be started.
+    """The exit status: 0 when every rank ended well, and a dry run found nothing wrong. Else the failed rank's own; 128
+    and its signal's number when one ended it; 1 when it raised; 130 after Ctrl-C, 143 after SIGTERM.
+
+    Raises PlanError for what cannot be started.
     """
     wanted = program(options.training_script, options.training_script_args, is_module=options.module)
     settings, path = read_settings(options)
@@ -113,6 +115,7 @@ def launch(request: LaunchRequest, wanted: Program, notices: tuple[str, ...] = (
             return 128 + (ended or [signal.SIGINT])[0]
     if isinstance(result, DryRun):
         sys.stdout.write(f"{result!r}\n")
+        return 0 if result.ok else FAILED
     return 0
 
 

@@ -68,8 +68,7 @@ def rank_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if not line.startswith("accel_nb: ")]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(240)  # two launches, of which one is not ours
 def test_a_script_has_the_same_losses_as_under_torchrun(tmp_path: Path) -> None:
     name = script(tmp_path, TRAIN)
 
@@ -154,7 +153,7 @@ def test_a_notebook_runs_from_top_to_bottom_and_its_failure_names_cell_and_line(
     [
         ("import sys; sys.exit(3)", 3, "with exit status 3"),
         ("raise KeyError('lost')", 1, "KeyError: 'lost'"),
-        ("import os; os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", 137, "killed by SIGKILL", marks=pytest.mark.faults),
     ],
 )
 def test_the_exit_status_is_that_of_the_rank_that_failed(tmp_path: Path, body: str, status: int, told: str) -> None:
@@ -164,6 +163,14 @@ def test_the_exit_status_is_that_of_the_rank_that_failed(tmp_path: Path, body: s
     assert done.returncode == status
 
 
+def test_a_dry_run_that_finds_something_wrong_ends_with_1(tmp_path: Path) -> None:
+    done = accel_nb("launch", "--cpu", "--dry-run", script(tmp_path, "print('no step')"), cwd=tmp_path)
+
+    assert "DryRun of train.py for 1 rank: 1 problem" in done.stdout
+    assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_ending_signal_ends_every_rank_and_what_it_started(
     tmp_path: Path, number: signal.Signals, status: int
