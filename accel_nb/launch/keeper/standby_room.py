@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...devices import find_devices
+from ...devices.device import Device
 from ...protocol.commands import StandbyOrder
 from ...protocol.hardware import DeviceFigures
 from .host_memory import read_usage
@@ -26,11 +27,12 @@ LEAST_TIMES = 2.0
 class StandbyRoom:
     """What one set takes, and whether it may. In the keeper: its devices' figures may start threads."""
 
-    def __init__(self, order: StandbyOrder) -> None:
+    def __init__(self, order: StandbyOrder, device: Device | None = None) -> None:
+        """`device`: the plan's kind; None looks it up."""
         plan = order.like.plan
         self._order = order
         self._num_ranks = plan.num_ranks
-        self._device = next(device for device in find_devices() if device.kind == plan.device_kind)
+        self._device = device or next(one for one in find_devices() if one.kind == plan.device_kind)
         self._labels = [rank.device_label for rank in plan.ranks]
         self._used_bytes: list[int] = []
         """By device, when the ranks were ready."""

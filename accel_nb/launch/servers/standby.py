@@ -9,10 +9,13 @@ what else a launch brings, its ranks get when it comes. One set per process: it 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -30,6 +33,7 @@ from .warm_client import WarmServer
 
 IDLE_S = 300.0
 """A set is let go when no launch has taken it for so long."""
+_STEP_S = 0.005
 FREE_TIMES = 8.0
 """By default ranks stand by only where so many times what they take is free ..."""
 FREE_TIMES_WHEN_ASKED = 2.0
@@ -58,19 +62,18 @@ class _Set:
         self.over = ""
         """Why it is over; empty while it is not."""
 
-    def listen(self, within_s: float = 0.0) -> None:
-        """Take in what its keeper has said, waiting so long for the next word."""
-        while not self.over and is_readable(self.kernel.fileno(), within_s):
+    def listen(self) -> None:
+        """Take in what its keeper has said."""
+        while not self.over and is_readable(self.kernel.fileno()):
             packet, _ = receive_packet(self.kernel)
             news = msgspec.msgpack.decode(packet, type=StandbyNews) if packet else None
             if news is None or news.state == "over":
                 self.over = "its process has ended" if news is None else news.reason
             self.is_ready = news is not None and news.state == "ready"
-            within_s = 0.0
 
 
 class StandbySets:
-    """Of this process. Any thread may call; nothing blocks."""
+    """Of this process. Any thread may call; nothing blocks but `is_ready`."""
 
     def __init__(self) -> None:
         self.idle_s = IDLE_S
@@ -81,6 +84,8 @@ class StandbySets:
         self._open_groups: set[str] = set()
         """Names of functions whose ranks have opened the process group that was planned for."""
         self._has_told = False
+        self._owner = os.getpid()
+        atexit.register(self.let_go)
 
     def note_group(self, function_name: str) -> None:
         """Ranks of that function have opened the process group that was planned for."""
@@ -133,19 +138,23 @@ class StandbySets:
             return True
 
     def let_go(self) -> str:
-        """End the set; what it was, empty when there is none."""
+        """End the set; what it was, empty when there is none. A forked child of this process leaves it alone."""
+        if os.getpid() != self._owner:
+            return ""
         with self._lock:
             current = self._current()
             self._let_go()
             return "" if current is None else current.text
 
     def is_ready(self, within_s: float = 0.0) -> bool:
-        """Whether there is a set whose ranks are ready, waiting for that as long as it gets there."""
-        with self._lock:
-            if self._set is not None and not self._set.is_ready:
-                self._set.listen(within_s)
-            current = self._current()
-            return current is not None and current.is_ready
+        """Whether there is a set whose ranks are ready; waits for it that long, as long as it may still get there."""
+        end = time.monotonic() + within_s
+        while True:
+            with self._lock:
+                current = self._current()
+            if current is None or current.is_ready or time.monotonic() >= end:
+                return current is not None and current.is_ready
+            time.sleep(_STEP_S)
 
     def reasons(self, plan: LaunchPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
         """What is to be said about standby in the plan of a launch from a kernel with `variables`.
@@ -211,8 +220,10 @@ class StandbySets:
 
     def _let_go(self) -> None:
         if self._set is not None:
+            # A process that user code has forked may hold a copy of the socket, which closing would leave open.
             with contextlib.suppress(OSError):
-                self._set.kernel.close()
+                self._set.kernel.shutdown(socket.SHUT_RDWR)
+            self._set.kernel.close()
             self._set = None
 
 
@@ -252,6 +263,7 @@ def _obstacle(plan: LaunchPlan, mode: str) -> str:
     return next((text for is_so, text in obstacles if is_so), "")
 
 
+@functools.cache
 def _num_cpus() -> int:
     usable = len(os.sched_getaffinity(0))
     quota = read_limits().cpus
