@@ -94,8 +94,17 @@ class PanelPage:
         return self.news(RunsNow, lambda now: bool(now.runs) and now.runs[-1].status == "running").runs[-1]
 
     def ended_run(self, run_id: str) -> RunSummary:
-        now = self.news(RunsNow, lambda now: any(one.run_id == run_id and one.duration_s for one in now.runs))
-        return next(one for one in now.runs if one.run_id == run_id)
+        """Once it has ended. What has come before is looked at, too."""
+        found: list[RunSummary] = []
+
+        def tells_it(message: CommMessage) -> bool:
+            news = self._read(message)
+            runs = news.runs if isinstance(news, RunsNow) else ()
+            found.extend(one for one in runs if one.run_id == run_id and one.duration_s is not None)
+            return bool(found)
+
+        self._kernel.wait_for_comm(tells_it, 60.0)
+        return found[0]
 
     def _read(self, message: CommMessage) -> PanelNews | None:
         if message.kind != "comm_msg" or message.comm_id not in self.comms:
