@@ -415,8 +415,8 @@ class Restarting(Event, frozen=True, kw_only=True, tag="restarting"):
 class StopRequested(Event, frozen=True, kw_only=True, tag="stop_requested"):
     by: str
     """Who asked: ``interrupt``, the waiting cell's; ``handle``, somebody who called ``Run.stop``; ``magic``, who
-    used ``%accel_stop``; ``view``, who pressed Stop in the cell; ``failure``, the keeper, since another rank has failed
-    or ranks were not ready in time.
+    used ``%accel_stop``; ``view``, who pressed Stop in the cell; ``panel``, who did so beside the notebook;
+    ``failure``, the keeper, since another rank has failed or ranks were not ready in time.
     """
 
 

@@ -4,9 +4,9 @@
     panel <--PanelReply---- kernel    (its reply, type `REPLY`, at once)
     panel <--PanelNews----- kernel    (comm of the target `TARGET`, at most 10 per second; same for all pages)
 
-The kernel opens one comm when the extension is loaded. A page that comes later learns its id from `KernelFacts` and
-listens to it without asking the shell, which may be busy. Requests are few: each makes the front end show the kernel as
-busy for a moment.
+The kernel opens one comm when the extension is loaded, and closes it when that is unloaded. A page that comes later
+learns its id from `KernelFacts` and listens to it without asking the shell, which may be busy; one that closes its end
+does so for itself alone. Requests are few: each makes the front end show the kernel as busy for a moment.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     name: str
-    """For people: "this kernel", "rank 1 of train", or the program's name."""
+    """For people: "this kernel", "another kernel", "rank 1 of train (run 9f3a71c2)", or the program's name."""
     memory_bytes: int
     is_kernel: bool = False
 
