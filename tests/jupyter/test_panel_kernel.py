@@ -82,6 +82,22 @@ def test_u02_a_page_needs_nothing_but_its_kernel_to_know_who_answers(kernel: Not
     assert 0 < facts.now.memory_used_bytes < facts.hardware.memory_bytes
 
 
+def test_u02_a_page_that_asks_as_soon_as_it_sees_the_comm_is_answered() -> None:
+    kernel = NotebookKernel()
+    try:
+        cell = kernel.start("%load_ext accel_nb\nimport time\ntime.sleep(600)")
+        opened = kernel.wait_for_comm(lambda message: message.kind == "comm_open")
+        facts = PanelPage(kernel).hello()
+        still_runs = not kernel.so_far(cell).idle
+        kernel.interrupt()
+        kernel.collect(cell)
+
+        assert facts.comm_id == opened.comm_id
+        assert still_runs
+    finally:
+        kernel.shutdown()
+
+
 def test_u11_the_hardware_is_told_again_and_again_while_a_cell_blocks(kernel: NotebookKernel, page: PanelPage) -> None:
     cell = kernel.start("while True:\n    pass")
     try:

@@ -41,6 +41,7 @@ class _Comm(Protocol):
 
     comm_id: str
 
+    def open(self, data: dict[str, Any]) -> None: ...
     def send(self, data: dict[str, Any]) -> None: ...
     def publish_msg(self, msg_type: str) -> None: ...
     def on_close(self, callback: Callable[[object], None] | None) -> None: ...
@@ -50,15 +51,19 @@ class Pages:
     """Any thread may send. One comm for as long as the extension is loaded, whichever pages come and go."""
 
     def __init__(self, kernel: ControlledKernel, take: Take) -> None:
-        """Open the comm and listen to requests. In the thread of a cell."""
+        """Nothing is heard or said before `open`."""
         import comm
 
         self._kernel = kernel
         self._take = take
         self._manager = comm.get_comm_manager()
-        self._comm = cast("_Comm", comm.create_comm(target_name=TARGET, data={"version": __version__}))
+        self._comm = cast("_Comm", comm.create_comm(target_name=TARGET, primary=False))
         self._comm.on_close(self._stay_open)
-        kernel.control_handlers[REQUEST] = self._receive
+
+    def open(self) -> None:
+        """Listen to requests, then open the comm: a page asks as soon as it sees that. In the thread of a cell."""
+        self._kernel.control_handlers[REQUEST] = self._receive
+        self._comm.open(data={"version": __version__})
 
     @property
     def comm_id(self) -> str:

@@ -48,6 +48,7 @@ class Panel:
         self._followers = Followers(known_runs, self._send, self._somebody_listens)
         self._planning = Planning(self._send)
         known_runs.call_on_change(self._reporter.tell_runs)
+        self._pages.open()
 
     def close(self) -> None:
         """Tell the pages, and end the threads."""
