@@ -50,8 +50,8 @@ export class LabNotebook implements FollowedNotebook {
     }
   }
 
-  /** Below the active one, which the new one becomes. */
-  insertCell(): void {
+  /** Below the active one, which the new one becomes: what is typed next is written into it. */
+  async insertCell(): Promise<void> {
     const notebook = this.panel.content;
     const cells = this.panel.model?.sharedModel;
     if (cells !== undefined) {
@@ -59,9 +59,14 @@ export class LabNotebook implements FollowedNotebook {
       cells.insertCell(at, { cell_type: "code", source: `${magicLine(this.choice)}\n` });
       notebook.activeCellIndex = at;
       notebook.deselectAll();
-      notebook.mode = "edit";
-      const editor = notebook.activeCell?.editor;
-      editor?.setCursorPosition({ line: 1, column: 0 });
+      const cell = notebook.activeCell;
+      if (cell !== null) {
+        await notebook.scrollToCell(cell);
+        await cell.ready; // it has no editor before
+        notebook.mode = "edit";
+        cell.editor?.setCursorPosition({ line: 1, column: 0 });
+        cell.editor?.focus();
+      }
     }
   }
 

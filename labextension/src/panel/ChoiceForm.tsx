@@ -14,12 +14,14 @@ interface ChoiceFormProps {
   plan: PlanAnswer | null;
   /** Whether `plan` is of this choice. */
   planIsCurrent: boolean;
+  /** Why the last press of a button was not possible; empty when it was. */
+  refusal: string;
 }
 
 const PRECISION_WORDS: Record<string, string> = { no: "full", bf16: "bf16", fp16: "fp16" };
 const CHECKS = ["default", "always", "never"];
 
-export function ChoiceForm({ choice, hardware, plan, planIsCurrent }: ChoiceFormProps) {
+export function ChoiceForm({ choice, hardware, plan, planIsCurrent, refusal }: ChoiceFormProps) {
   const actions = useContext(PanelContext);
   const change = (part: Partial<Choice>) => actions.choose({ ...choice, ...part });
   const meant = ranksMeant(choice, hardware);
@@ -78,6 +80,11 @@ export function ChoiceForm({ choice, hardware, plan, planIsCurrent }: ChoiceForm
           Run this cell on {meant} {meant === 1 ? "rank" : "ranks"}
         </button>
       </div>
+      {refusal !== "" && (
+        <p class="accel-panel-warning" role="alert">
+          {refusal}
+        </p>
+      )}
     </>
   );
 }

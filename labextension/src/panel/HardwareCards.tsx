@@ -77,8 +77,8 @@ function DeviceCard({ kind, info, use, values }: DeviceCardProps) {
   return (
     <article class="accel-panel-card" aria-label={`${label} ${info.name}`}>
       <div class="accel-panel-row">
-        <span class="accel-panel-device">
-          <strong>{label}</strong> {info.name}
+        <span class="accel-panel-device" title={info.name}>
+          <strong>{label}</strong> {info.name.replace(/^NVIDIA /, "")}
         </span>
         <Busy part={use?.utilization ?? null} values={values} what={label} />
       </div>

@@ -78,6 +78,7 @@ function Sections({ shown, heard }: { shown: PanelShown; heard: Heard }) {
             hardware={facts.hardware}
             plan={heard.plan}
             planIsCurrent={heard.planIsCurrent}
+            refusal={shown.refusal}
           />
         </Section>
       )}

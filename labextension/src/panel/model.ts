@@ -29,6 +29,8 @@ export interface PanelShown {
   heard: Heard | null;
   choice: Choice;
   settings: PanelSettings;
+  /** Why the last command was not possible; empty when it was. */
+  refusal: string;
   openRun: { runId: string; shown: Shown } | null;
 }
 
@@ -39,6 +41,7 @@ export class PanelModel {
   private talk: KernelTalk | null = null;
   private talking = new AbortController();
   private settings = DEFAULT_SETTINGS;
+  private refusal = "";
   private isVisible = false;
   private openRun: { runId: string; feed: RunFeed } | null = null;
   /** Runs that opened by themselves: once each, so that what the person has closed stays closed. */
@@ -52,6 +55,7 @@ export class PanelModel {
       heard: this.talk?.heard ?? null,
       choice: this.notebook?.choice ?? NO_CHOICE,
       settings: this.settings,
+      refusal: this.refusal,
       openRun: this.openRun && { runId: this.openRun.runId, shown: this.openRun.feed.shown },
     };
   }
@@ -61,6 +65,7 @@ export class PanelModel {
     this.following.abort();
     this.following = new AbortController();
     this.notebook = notebook;
+    this.refusal = "";
     notebook?.changes.on(() => this.notebookChanged(), this.following.signal);
     this.notebookChanged();
   }
@@ -74,6 +79,12 @@ export class PanelModel {
     this.isVisible = isVisible;
     this.talk?.want(isVisible);
     this.talkChanged();
+  }
+
+  /** Say why a command is not possible; "": it is. */
+  refuse(why: string): void {
+    this.refusal = why;
+    this.changes.tell();
   }
 
   /** Show all of a run; null: of none. */

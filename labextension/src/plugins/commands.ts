@@ -89,8 +89,11 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
     [COMMANDS.openPanel]: () => app.shell.activateById(panelId),
     [COMMANDS.loadExtension]: () => notebooks.current?.talk?.loadExtension(),
     [COMMANDS.askAgain]: () => notebooks.current?.talk?.askAgain(),
-    [COMMANDS.insertCell]: () => notebooks.current?.insertCell(),
-    [COMMANDS.runCell]: () => runCell(app, notebooks.current),
+    [COMMANDS.insertCell]: () => {
+      model.refuse("");
+      return notebooks.current?.insertCell();
+    },
+    [COMMANDS.runCell]: () => runCell(app, notebooks.current, (why) => tell(app, model, panelId, why)),
     [COMMANDS.stopRun]: ofRun(({ talk }, run) => talk?.stop(run.run_id), true),
     [COMMANDS.showStacks]: ofRun(({ talk }, run) => {
       app.shell.activateById(panelId);
@@ -111,11 +114,25 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
   };
 }
 
-async function runCell(app: JupyterFrontEnd, notebook: LabNotebook | null): Promise<void> {
+/** In the panel, and as a notice to whoever does not see that. */
+function tell(app: JupyterFrontEnd, model: PanelModel, panelId: string, why: string): void {
+  model.refuse(why);
+  const isSeen = [...app.shell.widgets("right"), ...app.shell.widgets("left")].some(
+    (widget) => widget.id === panelId && widget.isVisible,
+  );
+  if (why !== "" && !isSeen) {
+    Notification.warning(why);
+  }
+}
+
+async function runCell(
+  app: JupyterFrontEnd,
+  notebook: LabNotebook | null,
+  refuse: (why: string) => void,
+): Promise<void> {
   const problem = notebook?.putLine() ?? "";
-  if (problem !== "") {
-    Notification.warning(problem);
-  } else if (notebook !== null) {
+  refuse(problem);
+  if (problem === "" && notebook !== null) {
     if (notebook.talk?.heard.answer !== "ready") {
       // The shell takes one after the other: the cell finds it loaded.
       void notebook.talk?.loadExtension();
