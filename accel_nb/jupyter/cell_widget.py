@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -29,7 +29,11 @@ class Page(Protocol):
     """What shows a run to a person, wherever that is."""
 
     can_hear: bool
-    """Whether what the person presses arrives while the cell runs."""
+    """Whether this kernel can take in what the person presses while the cell runs."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a page has opened the way for that: JupyterLab does, not every front end."""
 
     def send(self, message: ToFrontEnd) -> None: ...
 
@@ -66,6 +70,10 @@ class CellWidget:
         _honour_subshell(made.comm)
         made.on_msg(self._receive)
         self.can_hear = _has_subshells()
+
+    @property
+    def is_heard(self) -> bool:
+        return bool(_subshells())
 
     def send(self, message: ToFrontEnd) -> None:
         self._widget.send(msgspec.to_builtins(message, str_keys=True))
@@ -111,7 +119,15 @@ def _honour_subshell(comm: _Comm) -> None:
 
 def _has_subshells() -> bool:
     """Whether this kernel handles comm messages beside a running cell: ipykernel 7 and newer."""
+    return bool(getattr(_kernel(), "_supports_kernel_subshells", False))
+
+
+def _subshells() -> Sequence[str]:
+    """Those that front ends have opened in this kernel."""
+    return _kernel().shell_channel_thread.manager.list_subshell() if _has_subshells() else ()
+
+
+def _kernel() -> Any:  # noqa: ANN401  its parts are those of ipykernel's version
     from ipykernel.kernelapp import IPKernelApp
 
-    kernel: Any = IPKernelApp.instance().kernel if IPKernelApp.initialized() else None
-    return bool(getattr(kernel, "_supports_kernel_subshells", False))
+    return IPKernelApp.instance().kernel if IPKernelApp.initialized() else None

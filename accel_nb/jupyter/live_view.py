@@ -208,7 +208,7 @@ class LiveView:
         self._cell.display(self._display_id, self._page.data("accel_nb: the run is shown by a widget"))
 
     def _cannot_load(self, page: Page, now: float) -> bool:
-        return page.can_hear and not self._loaded and now - self._shown_s > LOADED_WITHIN_S
+        return page.can_hear and page.is_heard and not self._loaded and now - self._shown_s > LOADED_WITHIN_S
 
     def _as_text(self, page: Page) -> RunView:
         self._cell.update(self._display_id, {"text/plain": _NOT_LOADED})
@@ -257,7 +257,7 @@ class LiveView:
             lines=tuple(self._lines),
             started_s=self._started_s,
             now_s=time.time(),
-            can_hear=page.can_hear,
+            can_hear=page.can_hear and page.is_heard,
         )
 
     def _write_down(self, events: Sequence[RunEvent], state: RunState, now: float) -> None:

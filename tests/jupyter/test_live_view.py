@@ -47,6 +47,7 @@ class FakePage:
     """Keeps what it is sent."""
 
     can_hear = True
+    is_heard = True
 
     def __init__(self) -> None:
         self.sent: list[ToFrontEnd] = []
@@ -281,10 +282,12 @@ def test_u10_a_page_that_cannot_load_the_widget_is_given_text(showing: Showing) 
     assert not any("text/html" in data for _, data in showing.cell.shown)
 
 
-@pytest.mark.parametrize("can_hear", [True, False])
-def test_a_page_that_has_loaded_or_cannot_say_so_keeps_the_widget(showing: Showing, *, can_hear: bool) -> None:
-    showing.page.can_hear = can_hear
-    if can_hear:
+@pytest.mark.parametrize(("can_hear", "is_heard"), [(True, True), (True, False), (False, False)])
+def test_a_page_that_has_loaded_or_cannot_say_so_keeps_the_widget(
+    showing: Showing, *, can_hear: bool, is_heard: bool
+) -> None:
+    showing.page.can_hear, showing.page.is_heard = can_hear, is_heard
+    if is_heard:
         showing.do(Loaded())
 
     showing.update(after_s=10 * LOADED_WITHIN_S)
