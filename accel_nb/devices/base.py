@@ -32,6 +32,7 @@ class DeviceBase:
     one_rank_each = True
     precisions = frozenset({"no"})
     start_methods: tuple[StartMethod, ...] = _SHARED_START_METHODS
+    keeps_parameters = True
     counted_by_torch = True
     visibility_variables: tuple[str, ...] = ()
     out_of_memory_texts: tuple[str, ...] = ()
@@ -109,6 +110,9 @@ class DeviceBase:
 
     def restore_random_states(self, states: Mapping[str, Any], device: torch.device) -> None:
         pass
+
+    def storage_id(self, tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage().data_ptr()
 
     def copy_stream(self, device: torch.device) -> torch.cuda.Stream | None:  # noqa: ARG002  copies do not overlap
         return None

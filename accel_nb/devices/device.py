@@ -80,6 +80,11 @@ class Device(Protocol):
         ...
 
     @property
+    def keeps_parameters(self) -> bool:
+        """Whether ``Module.to`` leaves parameters the objects that an optimizer made before knows."""
+        ...
+
+    @property
     def counted_by_torch(self) -> bool:
         """Whether `count` corrects `probe`. False: asking torch would open the devices; `probe` knows their number."""
         ...
@@ -211,6 +216,10 @@ class Device(Protocol):
 
     def restore_random_states(self, states: Mapping[str, object], device: torch.device) -> None:
         """Give `device` the generator that the saving rank's had. Nothing where `states` hold none of this kind."""
+        ...
+
+    def storage_id(self, tensor: torch.Tensor) -> int:
+        """Equal for tensors that share memory."""
         ...
 
     def copy_stream(self, device: torch.device) -> torch.cuda.Stream | None:

@@ -13,6 +13,7 @@ chip of the machine, or one. TPU v2, v3 and 7x have two cores per chip, which PJ
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,6 +40,9 @@ _GENERATIONS = {
 """PCI id -> generation: ``jax/_src/hardware_utils.py``, ``torch_xla/_internal/tpu.py``. Google's network card, present
 in every virtual machine of its cloud, shares the vendor id."""
 _TWO_CORES = ("TPU v2 or v3", "TPU 7x")
+WATCHED_STEPS = 20
+"""The first so many may compile: shapes of a last batch, of an evaluation. Then stretches of so many are looked at."""
+MANY_COMPILATIONS = 10
 _CPU_RUNTIME = "XLA's CPU runtime (PJRT_DEVICE=CPU)"
 
 
@@ -49,6 +53,7 @@ class XlaDevice(DeviceBase):
     distributed_type = "XLA"
     precisions = frozenset({"no", "bf16"})
     start_methods: tuple[StartMethod, ...] = ("spawn",)
+    keeps_parameters = False
     counted_by_torch = False
     out_of_memory_texts = (
         "RESOURCE_EXHAUSTED",
@@ -154,6 +159,12 @@ class XlaDevice(DeviceBase):
         if "xm_seed" in states:
             _model().set_rng_state(states["xm_seed"], str(device))
 
+    def storage_id(self, tensor: torch.Tensor) -> int:
+        """XLA's tensors have no storage. Those that `detach` makes of one have its number (torch_xla 2.9)."""
+        import torch_xla
+
+        return int(torch_xla._XLAC._xla_get_tensor_id(tensor))  # noqa: SLF001  what safetensors does, too
+
     def batch_receiver(self, device: torch.device) -> Callable[[Iterable[torch.Tensor]], None] | None:  # noqa: ARG002
         """Each new batch ends the step before, also where nothing steps. Under SPMD its rows are dealt to the devices:
         every tensor whose first dimension they divide; others, each device has whole.
@@ -244,15 +255,48 @@ def _model() -> Any:  # noqa: ANN401  published without type information
     return torch_xla.core.xla_model
 
 
+class CompilationWatch:
+    """Warns once when XLA goes on compiling after a training should have settled."""
+
+    def __init__(self) -> None:
+        self._num_steps = 0
+        self._compiled_before = 0
+        self._told = False
+
+    def note_step(self, num_compilations: int) -> None:
+        """`num_compilations`: of this process so far."""
+        self._num_steps += 1
+        if self._num_steps % WATCHED_STEPS or self._told:
+            return
+        new = num_compilations - self._compiled_before
+        self._compiled_before = num_compilations
+        if self._num_steps > WATCHED_STEPS and new >= MANY_COMPILATIONS:
+            self._told = True
+            warnings.warn(
+                f"XLA compiled {new} times in steps {self._num_steps - WATCHED_STEPS + 1} to {self._num_steps}, and "
+                "each time takes long: give batches one shape (drop_last=True, padding to a fixed length), and read "
+                "values such as loss.item() every so many steps, not in each.",
+                stacklevel=3,
+            )
+
+
+_WATCH = CompilationWatch()
+
+
 def _end_step() -> None:
     import torch_xla
+    from torch_xla.debug import metrics
 
     torch_xla.sync()
+    compiled = metrics.metric_data("CompileTime")
+    _WATCH.note_step(compiled[0] if compiled else 0)
 
 
 def _end_step_before(batch: Iterable[torch.Tensor]) -> None:
+    import torch_xla
+
     del batch
-    _end_step()
+    torch_xla.sync()
 
 
 def _average_gradients(parameters: Iterable[torch.Tensor]) -> None:

@@ -35,7 +35,7 @@ from ..protocol.commands import (
 )
 from ..protocol.events import Notice, RankFailed, Restarting, RunEnded, RunEvent, RunStarted, StopRequested
 from ..protocol.failure import RankFailure
-from ..protocol.run_state import RunState, advance
+from ..protocol.run_state import RunState, advance_all
 from ..protocol.wire import Skipped, event_line
 from . import processes
 from .engines.engine import Attempt, Engine, RankGroup
@@ -221,8 +221,8 @@ class Supervisor:
                 self._fold([self._made(Notice(text=f"skipped a message of the keeper: {message.reason}"))])
 
     def _fold(self, events: list[RunEvent]) -> None:
+        self.state = advance_all(self.state, events)
         for event in events:
-            self.state = advance(self.state, event)
             if isinstance(event, Restarting):
                 self._attempt = replace(
                     self._attempt,

@@ -150,8 +150,20 @@ def advance(state: RunState, event: RunEvent) -> RunState:
 
 
 def advance_all(state: RunState, events: Iterable[RunEvent]) -> RunState:
+    """The state after all of `events`, as `advance` gives it. With many ranks it is worth handing over many events at
+    once: the ranks' dictionary is copied for each stretch of events about single ranks, not for each event.
+    """
+    ranks: dict[int, RankState] | None = None  # state.ranks, where that is a copy nobody else has seen
     for event in events:
-        state = advance(state, event)
+        if event.sequence and event.sequence <= state.sequence:
+            continue
+        if isinstance(event, _RankEvent):
+            ranks = dict(state.ranks) if ranks is None else ranks
+            folded = _rank_folded(state, event, ranks)
+        else:
+            ranks = None
+            folded = _folded(state, event)
+        state = replace(folded, sequence=event.sequence or state.sequence)
     return state
 
 
@@ -168,7 +180,7 @@ def _folded(state: RunState, event: RunEvent) -> RunState:
         case RunEnded():
             return _ended(state, event)
         case _:
-            return _rank_folded(state, event)
+            return _rank_folded(state, event, dict(state.ranks))
 
 
 def _begun(state: RunState, event: RunStarted | Restarting) -> RunState:
@@ -233,7 +245,8 @@ _RankEvent = (
 )
 
 
-def _rank_folded(state: RunState, event: _RankEvent) -> RunState:
+def _rank_folded(state: RunState, event: _RankEvent, ranks: dict[int, RankState]) -> RunState:
+    """`ranks`: equal to ``state.ranks``, to be changed."""
     if event.rank is None or isinstance(event, Display | CellEnded):  # they concern the output of one cell
         return state
     rank = state.ranks.get(event.rank, RankState())
@@ -255,7 +268,8 @@ def _rank_folded(state: RunState, event: _RankEvent) -> RunState:
         case _:
             rank = _with_measured(rank, event)
     status = "running" if state.status == "starting" and isinstance(event, RankStarted) else state.status
-    return replace(state, status=status, ranks={**state.ranks, event.rank: rank})
+    ranks[event.rank] = rank
+    return replace(state, status=status, ranks=ranks)
 
 
 def _with_measured(rank: RankState, event: _MeasuredEvent) -> RankState:

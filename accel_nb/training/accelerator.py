@@ -198,7 +198,7 @@ class Accelerator(Stepping, Checkpointed, Tracked, Meshed):
             return _known_to(self._models, model)
         refuse_spread(model, self.num_processes, is_trained=not evaluation_mode)
         if self._places(device_placement) and not self.verify_device_map(model):
-            model = model.to(self.device)
+            model = placement.moved(model, self.device)
         refuse_half_weights(model, self._precision)
         separate_noise(self.state)
         prepared = compile_as(model, self._compilation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -46,6 +47,7 @@ from accel_nb.protocol.run_state import (
     advance,
     advance_all,
 )
+from tests.fixtures.every_kind import EVERY_KIND
 
 PLAN = LaunchPlan(
     run_id="r",
@@ -319,3 +321,19 @@ def test_w06_of_a_device_its_utilization_counts_and_what_the_rank_holds_of_it() 
 
     assert (unknown.busy, unknown.peak_device_bytes) == ((0.25,), 60)
     assert known.peak_device_bytes == 7
+
+
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+def test_many_events_at_once_give_the_same_state_and_change_none_before(batch: int) -> None:
+    events = [event for event in EVERY_KIND for _ in range(2)]
+    one_by_one, at_once = RunState(), RunState()
+    for begin in range(0, len(events), batch):
+        before = at_once
+        seen = msgspec.msgpack.encode(before)
+        at_once = advance_all(at_once, events[begin : begin + batch])
+        assert msgspec.msgpack.encode(before) == seen
+
+    for event in events:
+        one_by_one = advance(one_by_one, event)
+
+    assert at_once == one_by_one

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...errors import TrainingError
+from ..ranks import placement
 from .reading import read_file
 
 WITHOUT_SAFETENSORS = (
@@ -38,7 +39,7 @@ def write_tensors(tensors: Mapping[str, Any], file: Path) -> None:
         )
     from safetensors.torch import save_file
 
-    kept = apart(tensors)
+    kept = {name: tensor.to(placement.transport_device(tensor.device)) for name, tensor in apart(tensors).items()}
     save_file(kept, file, metadata={"format": "pt"})
 
 
@@ -108,7 +109,8 @@ def _identity(tensor: torch.Tensor) -> object:
     """Equal for two names of one tensor. Nothing is an alias of what has no elements."""
     if not tensor.numel():
         return object()
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+    place = placement.storage_id(tensor), tensor.storage_offset()
+    return tensor.device, *place, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,4 +118,4 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _storage(tensor: torch.Tensor) -> object:
-    return (tensor.device, tensor.untyped_storage().data_ptr()) if tensor.numel() else object()
+    return (tensor.device, placement.storage_id(tensor)) if tensor.numel() else object()

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import nn
 
 from ...devices import find_device, find_devices, own_devices
 from ...devices.device import Device
@@ -50,12 +51,15 @@ def choose_device(*, cpu: bool, local_rank: int | None, num_local_ranks: int = 1
 
 
 def kind_of(device: torch.device) -> Device:
-    """The kind that our launcher planned, if it is one with such devices; else the first that has them."""
+    """The kind that our launcher planned, if it is one with such devices; else the first that has them; the CPU's for
+    what is no hardware ("meta").
+    """
     planned = find_device(environment.device_kind())
     if planned is not None and planned.torch_type == device.type:
         return planned
     everything = (*own_devices().values(), *find_devices())
-    return next(kind for kind in everything if kind.torch_type == device.type)
+    known = next((kind for kind in everything if kind.torch_type == device.type), None)
+    return known or kind_of(torch.device("cpu"))
 
 
 def _preferred_kind() -> Device:
@@ -87,6 +91,18 @@ def default_device() -> torch.device:
 def make_current(device: torch.device) -> None:
     """`device` is where new tensors of its kind go."""
     kind_of(device).make_current(device)
+
+
+def moved(model: nn.Module, device: torch.device) -> nn.Module:
+    """`model`, itself, on `device`. Its parameters stay the objects that optimizers may hold already."""
+    if kind_of(device).keeps_parameters:
+        return model.to(device)
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return model.to(device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def has_accelerator() -> bool:
@@ -198,6 +214,11 @@ def accelerator_random_states(device: torch.device) -> dict[str, object]:
 def restore_accelerator_random_states(states: Mapping[str, Any], device: torch.device) -> None:
     """Give this rank's accelerator the generator that the saving rank's had. Nothing where there is none."""
     kind_of(device).restore_random_states(states, device)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return kind_of(tensor.device).storage_id(tensor)
 
 
 def copy_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -1,0 +1,1 @@
+"""Real runs on torch_xla's CPU runtime, in an environment of their own: ``tox -e xla``."""
