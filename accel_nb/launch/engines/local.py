@@ -39,7 +39,7 @@ class LocalGroup:
         run: socket.socket,
         starter_fd: int,
         log_file: Path,
-        function_name: str,
+        run_id: str,
         server: WarmServer | None = None,
         wait_for_child: Callable[[], object] | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class LocalGroup:
         self._channel: Channel[KeeperMessage] = Channel(run, KeeperMessage)
         self._starter_fd = starter_fd
         self._log_file = log_file
-        self._function_name = function_name
+        self._run_id = run_id
         self._server = server
         self._wait_for_child = wait_for_child
         self._keeper_fd = -1
@@ -72,7 +72,7 @@ class LocalGroup:
                 self._keeper_pid = message.pid
                 self._keeper_fd = self._channel.take_fd()
             elif isinstance(message, GroupOpened):
-                STANDBY.note_group(self._function_name)
+                STANDBY.note_group(self._run_id)
         return messages
 
     def send(self, command: RunCommand, fds: Sequence[int] = ()) -> None:
@@ -165,7 +165,7 @@ class LocalEngine:
         variables = base_variables(attempt)
         if modules:
             PRELOAD.learn(plan.function_name, modules, variables, num_ranks=plan.num_ranks)
-        STANDBY.after(plan, attempt.surroundings, PRELOAD.next_server_for(plan.function_name, variables))
+        STANDBY.after(plan, attempt.surroundings, partial(PRELOAD.next_server_for, plan.function_name, variables))
 
 
 def _from_server(
@@ -175,7 +175,7 @@ def _from_server(
     server = PRELOAD.server_for(attempt.plan.function_name, variables, cancelled)
     if not STANDBY.hand_over(attempt.plan, attempt.surroundings, server, theirs):
         server.start_keeper(attempt.plan.num_ranks, theirs)
-    return LocalGroup(ours, os.dup(server.pidfd), server.log_file, attempt.plan.function_name, server)
+    return LocalGroup(ours, os.dup(server.pidfd), server.log_file, attempt.plan.run_id, server)
 
 
 def _from_interpreter(
@@ -191,9 +191,7 @@ def _from_interpreter(
             pass_fds=[theirs.fileno()],
             output=log.fileno(),
         )
-    return LocalGroup(
-        ours, os.pidfd_open(process.pid), log_file, attempt.plan.function_name, wait_for_child=process.wait
-    )
+    return LocalGroup(ours, os.pidfd_open(process.pid), log_file, attempt.plan.run_id, wait_for_child=process.wait)
 
 
 def _from_kernel(
@@ -216,7 +214,7 @@ def _from_kernel(
             guarded_in_fork(attempt.plan.num_ranks, kernel_fd, theirs, log.fileno())
     os.close(kernel_fd)
     return LocalGroup(
-        ours, os.pidfd_open(pid), log_file, attempt.plan.function_name, wait_for_child=partial(os.waitpid, pid, 0)
+        ours, os.pidfd_open(pid), log_file, attempt.plan.run_id, wait_for_child=partial(os.waitpid, pid, 0)
     )
 
 

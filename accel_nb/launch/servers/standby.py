@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -81,26 +81,30 @@ class StandbySets:
         self._set: _Set | None = None
         self._last_over = ""
         """Why the newest set that is over has ended."""
-        self._open_groups: set[str] = set()
-        """Names of functions whose ranks have opened the process group that was planned for."""
+        self._with_group: set[str] = set()
+        """Ids of runs under way whose ranks have opened the process group that was planned for."""
         self._has_told = False
         self._owner = os.getpid()
         atexit.register(self.let_go)
 
-    def note_group(self, function_name: str) -> None:
-        """Ranks of that function have opened the process group that was planned for."""
-        self._open_groups.add(function_name)
+    def note_group(self, run_id: str) -> None:
+        """Ranks of that run have opened the process group that was planned for."""
+        self._with_group.add(run_id)
 
-    def after(self, plan: LaunchPlan, surroundings: Surroundings, server: WarmServer) -> None:
-        """A run of `plan` has ended: get ranks ready on `server` for the next, if it is likely to want them.
+    def after(self, plan: LaunchPlan, surroundings: Surroundings, next_server: Callable[[], WarmServer]) -> None:
+        """A run of `plan` has ended: get ranks ready for the next, on the server that it would start from, if it is
+        likely to want them.
 
         Raises ServerFailed when the server is gone.
         """
         mode = _mode(environment.from_bytes(surroundings.variables) | plan.env)
+        likely = mode == "on" or plan.run_id in self._with_group
+        self._with_group.discard(plan.run_id)
         if mode == "off":
             self.let_go()
-        if mode == "off" or _obstacle(plan, mode) or not (mode == "on" or plan.function_name in self._open_groups):
+        if mode == "off" or not likely or _obstacle(plan, mode):
             return
+        server = next_server()
         key = _key(plan, surroundings.variables, server)
         with self._lock:
             if self._current() is not None and self._set is not None and self._set.key == key:
