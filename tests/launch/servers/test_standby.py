@@ -26,6 +26,7 @@ from tests.launch.launching import launch, on_ranks
 pytestmark = pytest.mark.timeout(300)  # each launches several times, on whatever else the machine does
 
 READY_S = 60.0
+GONE_S = 40.0
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,7 @@ def test_a_launch_is_taken_by_ranks_in_standby_and_each_set_serves_once() -> Non
 
         assert [value for _, value in values] == ADOPTED
         assert sorted(pid for pid, _ in values) == sorted(pid for pid, _ in waiting)
-        expect_gone(waiting)
+        expect_gone(waiting, GONE_S)
 
 
 def test_a_launch_that_comes_before_the_set_is_ready_gets_the_same() -> None:
@@ -178,7 +179,7 @@ def test_a_launch_of_other_ranks_is_fresh() -> None:
     waiting = wait_for_set()
 
     assert on_ranks(code.has_hidden, num_processes=3) == [False] * 3
-    expect_gone(waiting)
+    expect_gone(waiting, GONE_S)
 
 
 @pytest.mark.parametrize("off", ["off", "0", "no"])
@@ -188,7 +189,7 @@ def test_off_means_that_none_get_ready_and_none_stay(off: str) -> None:
     assert on_ranks(code.opens_group, env={environment.STANDBY: off}) == FRESH
 
     assert not STANDBY.is_ready()
-    expect_gone(waiting)
+    expect_gone(waiting, GONE_S)
 
 
 def test_a_wish_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +215,7 @@ def test_they_are_let_go_after_a_while() -> None:
     STANDBY.idle_s = 8.0
     waiting = wait_for_set()
 
-    expect_gone(waiting, within_s=40)
+    expect_gone(waiting, GONE_S)
 
     assert "no launch came within 8 s" in "".join(plan_for(LaunchRequest(num_processes=2, device="cpu")).reasons)
     assert on_ranks(code.opens_group) == FRESH
@@ -225,7 +226,7 @@ def test_let_go_ends_them_at_once() -> None:
 
     assert STANDBY.let_go() == "2 ranks on cpu (gloo)"
 
-    expect_gone(waiting)
+    expect_gone(waiting, GONE_S)
     assert STANDBY.let_go() == ""
 
 
@@ -234,7 +235,7 @@ def test_they_end_with_their_server() -> None:
 
     POOL.stop_all(timeout_s=60.0)
 
-    expect_gone(waiting)
+    expect_gone(waiting, GONE_S)
     assert on_ranks(code.opens_group) == FRESH
 
 
@@ -246,7 +247,7 @@ def test_a_launch_works_when_they_were_killed(victim: str) -> None:
     os.kill(rank.pid if victim == "rank" else rank.ppid(), signal.SIGKILL)
 
     values = on_ranks(code.opens_group)
-    expect_gone(waiting)
+    expect_gone(waiting, GONE_S)
     assert [value[3] for value in values] == [3.0, 3.0]
 
 
