@@ -132,7 +132,8 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _warm_servers() -> list[psutil.Process]:
     """The servers of this session, which are its own children, and those of notebook kernels that still run."""
-    kernels = [child for child in psutil.Process().children() if KERNEL_MODULE in " ".join(_cmdline(child))]
+    started = psutil.Process().children(recursive=True)
+    kernels = [child for child in started if KERNEL_MODULE in " ".join(_cmdline(child))]
     parents = (psutil.Process(), *kernels)
     return [child for one in parents for child in one.children() if WARM_SERVER_MODULE in " ".join(_cmdline(child))]
 
