@@ -105,19 +105,18 @@ assert weights.sum().item() == 2  # this process's runtime runs, with its thread
 
 def added():
     import torch
+    import torch_xla
     return torch.ones(3, device="xla").sum().item()
 
 if __name__ == "__main__":
-    values = [notebook_launcher(added, device="tpu").main for _ in range(2)]
-    values.append(notebook_launcher(added, device="tpu", kwargs={}).main)
-    print(json.dumps(values))
+    print(json.dumps([notebook_launcher(added, device="tpu").main for _ in range(2)]))
 """
 
 
 def test_x01_x05_launch_again_and_again_after_the_kernel_has_used_xla(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL)
 
-    assert printed_by(tmp_path / "kernel.py") == [3.0, 3.0, 3.0]
+    assert printed_by(tmp_path / "kernel.py") == [3.0, 3.0]
 
 
 def test_the_quickstarts_training_loses_as_on_the_cpu(tmp_path: Path) -> None:
