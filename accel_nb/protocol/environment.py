@@ -284,10 +284,10 @@ def all_lines_wanted() -> bool:
 
 
 def standby_wanted(variables: Mapping[str, str]) -> str:
-    """``ACCEL_NB_STANDBY``: "on", "off", or "auto", also when nothing is said. ValueError for anything else."""
+    """``ACCEL_NB_STANDBY``: "on", "auto", or "off", also when nothing is said. ValueError for anything else."""
     text = variables.get(STANDBY, "").strip().lower()
     if text in ("", "auto"):
-        return "auto"
+        return text or "off"
     return "on" if text == "on" or (text != "off" and str_to_bool(text)) else "off"
 
 

@@ -14,8 +14,8 @@ from ...protocol.hardware import DeviceFigures
 from .host_memory import read_usage
 
 RANK_BYTES = 100 << 20
-"""Of the machine's memory. A fork shares most of its pages with the server; measured are 30 to 60 MiB of its own, with
-a group of gloo (torch 2.13)."""
+"""Of the machine's memory. A fork shares most of its pages with the server; this much is allowed for what
+it writes to, and for a group of gloo."""
 UNUSED_BYTES = 256 << 20
 """A device that nobody uses may show this much as used: the driver's own. The smallest context takes more."""
 GROWTH_BYTES = 64 << 20

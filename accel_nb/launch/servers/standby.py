@@ -35,9 +35,9 @@ IDLE_S = 300.0
 """A set is let go when no launch has taken it for so long."""
 _STEP_S = 0.005
 FREE_TIMES = 8.0
-"""By default ranks stand by only where so many times what they take is free ..."""
+"""With "auto" ranks stand by only where so many times what they take is free ..."""
 FREE_TIMES_WHEN_ASKED = 2.0
-"""... and where the user asks for it."""
+"""... and with "on"."""
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -166,7 +166,9 @@ class StandbySets:
         Raises InvalidArgument when the user's wish cannot be read.
         """
         mode = _mode({**variables, **plan.env})
-        obstacle = "ACCEL_NB_STANDBY=off" if mode == "off" else _obstacle(plan, mode)
+        if mode == "off":
+            return ()
+        obstacle = _obstacle(plan, mode)
         if obstacle:
             return (f"No ranks stand by for the next launch: {obstacle}.",)
         with self._lock:

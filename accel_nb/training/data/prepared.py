@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, Sampler
 
 from ...errors import TrainingError
 from ..operations.nested import Data, ignorant_find_batch_size
+from ..ranks.randomness import separate_noise_again
 from ..ranks.state import GradientState
 from .adapter import DataLoaderAdapter
 from .awaiting import next_batch
@@ -294,6 +295,7 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin, ABC):
         """Begin a pass; its batches, and the first of them."""
         if self.num_workers:
             teach_multiprocessing()
+        separate_noise_again()
         resumed, self._resumed = self._resumed, None
         rank = (self.process_index, self.num_processes)
         self._position = Position(iteration=self.iteration, rank=rank, batch_size=self._source_batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..checkpoints import random_states
+from ..ranks import randomness
 from ..ranks.state import AcceleratorState, existing_facts, is_initialized
 
 
@@ -19,9 +20,11 @@ class Conditions:
         facts = existing_facts()
         self._device = torch.device("cpu") if facts is None else facts.device
         self._generators = random_states.collect(0, self._device)
+        self._seeding = randomness.last_seeding()
         self._noise_is_separate = is_initialized() and AcceleratorState().noise_is_separate
 
     def restore(self) -> None:
         random_states.restore(self._generators, self._device)
+        randomness.restore_seeding(self._seeding)
         if is_initialized():
             AcceleratorState().noise_is_separate = self._noise_is_separate

@@ -2,47 +2,52 @@
 
 Every rank starts on the stream that it was seeded with, often all on the same one: so weights are initialised and data
 are split alike. The first `prepare` of a model moves all ranks but the main one to a stream of their own: from there on
-dropout and augmentation differ between ranks, while the order of data is kept alike by the loaders.
+dropout and augmentation differ between ranks, while the order of data is kept alike by the loaders. A later `set_seed`
+makes them alike again until the next model is prepared or the next pass over prepared data begins.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..choices import RNGType
 from ..operations.collectives import broadcast
 from . import placement
-from .state import AcceleratorState, PartialState, is_initialized
+from .state import AcceleratorState, PartialState, existing_facts, is_initialized
 
 RNG_TYPES = ("torch", "cuda", "xpu", "mps", "xla", "generator")
 """Of those that name a kind of accelerator, any means this rank's."""
 
 
 @dataclass(frozen=True)
-class _Seeding:
+class Seeding:
+    """What `set_seed` was asked."""
+
     seed: int
     device_specific: bool | None
+    is_alike_again: bool = False
+    """Ranks that had noise of their own are alike since then, until `separate_noise_again`."""
 
 
-_last_seeding: _Seeding | None = None
-"""What `set_seed` was asked last: no state, but of the process like the generators themselves."""
+_last_seeding: Seeding | None = None
+"""Of the last `set_seed`: no state, but of the process like the generators themselves."""
 
 
 def set_seed(seed: int, device_specific: bool | None = None, deterministic: bool = False) -> None:
     """Seed Python's, NumPy's and torch's generators, those of accelerators included.
 
-    `device_specific`: None: alike on all ranks until a model is prepared, then of each rank's own. True: of each rank's
-    own at once (``seed + process_index``). False: alike on all ranks for good, dropout included.
+    `device_specific`: None: alike on all ranks until the next model is prepared, or the next pass over prepared data
+    begins, then of each rank's own. True: of each rank's own at once (``seed + process_index``). False: alike on all
+    ranks for good, dropout included.
     `deterministic`: let torch use deterministic algorithms only; an operation that has none raises.
     """
     global _last_seeding  # noqa: PLW0603  see there
-    _last_seeding = _Seeding(seed, device_specific)
-    if device_specific is None:
-        device_specific = is_initialized() and AcceleratorState().noise_is_separate
+    was_separate = is_initialized() and AcceleratorState().noise_is_separate
+    _last_seeding = Seeding(seed, device_specific, is_alike_again=was_separate and device_specific is None)
     _seed_everything(seed + PartialState().process_index if device_specific else seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
@@ -53,6 +58,29 @@ def last_seed() -> int | None:
     return None if _last_seeding is None else _last_seeding.seed
 
 
+def last_seeding() -> Seeding | None:
+    return _last_seeding
+
+
+def restore_seeding(seeding: Seeding | None) -> None:
+    """Go back to what `last_seeding` gave; touches no generator."""
+    global _last_seeding  # noqa: PLW0603  see there
+    _last_seeding = seeding
+
+
+def separate_noise_again() -> None:
+    """Give each rank noise of its own, if `set_seed` has made alike what was separate. Sends nothing."""
+    seeding = _last_seeding
+    if seeding is None or not seeding.is_alike_again:
+        return
+    restore_seeding(replace(seeding, is_alike_again=False))
+    facts = existing_facts()
+    own = 0 if facts is None else facts.process_index
+    if own:  # the main process's stream goes on as it is
+        torch.manual_seed(seeding.seed + own)
+        _seed_python_and_numpy(seeding.seed + own)
+
+
 def separate_noise(state: AcceleratorState) -> None:
     """Give each rank noise of its own, if they still share one stream and are not meant to. Every rank must call this.
 
@@ -60,6 +88,7 @@ def separate_noise(state: AcceleratorState) -> None:
     were seeded by `set_seed`.
     """
     if state.noise_is_separate:
+        separate_noise_again()
         return
     state.noise_is_separate = True
     if not state.use_distributed or (_last_seeding is not None and _last_seeding.device_specific is False):

@@ -199,7 +199,16 @@ def test_a_wish_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) 
         on_ranks(code.has_hidden)
 
 
-def test_by_default_they_follow_runs_that_open_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_none_unless_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.STANDBY)
+
+    on_ranks(code.opens_group)
+
+    assert STANDBY._set is None
+    assert not any("stand" in reason for reason in plan_for(LaunchRequest(num_processes=2, device="cpu")).reasons)
+
+
+def test_on_request_they_follow_runs_that_open_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environment.STANDBY, "auto")
 
     on_ranks(code.opens_none)
@@ -276,4 +285,4 @@ def test_the_plan_tells_what_waits_and_how_to_prevent_it(monkeypatch: pytest.Mon
 
     assert "In standby, for a launch like the last one: 2 ranks on cpu (gloo); %accel_stop ends them." in told
     assert any("wait for it 300 s; ACCEL_NB_STANDBY=off prevents that." in reason for reason in told)
-    assert "No ranks stand by for the next launch: ACCEL_NB_STANDBY=off." in told_off
+    assert not any("stand" in reason for reason in told_off)

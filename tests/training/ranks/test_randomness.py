@@ -62,6 +62,31 @@ def test_g01_noise_differs_at_once_when_asked_for(run_ranks: RunRanks) -> None:
         assert sorted(ours + theirs) == list(range(8))
 
 
+def seeded_twice(reads: bool) -> dict[str, Any]:
+    accelerator = Accelerator()
+    loader, _ = accelerator.prepare(DataLoader(Numbers(8), 2, shuffle=True, collate_fn=list), small_model())
+    set_seed(7)
+    split = torch.randperm(5).tolist()
+    weights = [parameter.tolist() for parameter in small_model().parameters()]
+    if reads:
+        read = [index for batch in loader for index in batch]
+    else:
+        accelerator.prepare(small_model())
+        read = []
+    return {"alike": (split, weights), "read": read, "after": noise()}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_g01_a_second_seed_makes_ranks_alike_until_training_begins_again(run_ranks: RunRanks, reads: bool) -> None:
+    first, second = run_ranks(seeded_twice, 2, reads)
+
+    assert [first, second] == run_ranks(seeded_twice, 2, reads)
+    assert first["alike"] == second["alike"]
+    assert sorted(first["read"] + second["read"]) == (list(range(8)) if reads else [])
+    for ours, theirs in zip(first["after"], second["after"], strict=True):
+        assert ours != theirs
+
+
 def noise_after_torchs_own_seed() -> list[Any]:
     accelerator = Accelerator()
     model = small_model()
@@ -77,18 +102,6 @@ def test_g01_noise_is_each_ranks_own_after_torchs_own_manual_seed(run_ranks: Run
     assert first[0] == second[0]
     assert first[1] != second[1]
     assert [first, second] == run_ranks(noise_after_torchs_own_seed, 2)
-
-
-def seeded_after_prepare() -> list[Any]:
-    Accelerator().prepare(small_model())
-    set_seed(9)
-    return torch.rand(2).tolist()
-
-
-def test_g01_a_seed_set_after_prepare_is_each_ranks_own(run_ranks: RunRanks) -> None:
-    first, second = run_ranks(seeded_after_prepare, 2)
-
-    assert first != second
 
 
 def ranks_own_streams() -> tuple[int, int]:
@@ -131,7 +144,7 @@ def test_synchronised_generators_are_those_of_the_main_process(run_ranks: RunRan
 
 
 def test_an_unknown_generator_is_refused() -> None:
-    with pytest.raises(ValueError, match="rng_types holds 'npu'; known are 'torch', 'cuda', .*'generator'"):
+    with pytest.raises(ValueError, match=r"rng_types holds 'npu'; known are 'torch', 'cuda', .*'generator'"):
         synchronize_rng_states(["npu"])
 
 
