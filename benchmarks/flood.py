@@ -246,7 +246,8 @@ def _run_cell(page: Page, index: int) -> None:
 
 
 def _output(page: Page, index: int) -> str:
-    return page.locator(".jp-CodeCell").nth(index).locator(".jp-OutputArea-executeResult pre").inner_text().strip()
+    shown: str = page.locator(".jp-CodeCell").nth(index).locator(".jp-OutputArea-executeResult pre").inner_text()
+    return shown.strip()
 
 
 def _flood_and_click(page: Page, found: Measured) -> None:

@@ -23,6 +23,8 @@ SESSION_MARK = "ACCEL_NB_TEST_SESSION"
 """A variable that descendants inherit, so that orphans are found whatever their parent is."""
 
 WARM_SERVER_MODULE = "accel_nb.launch.servers.warm_server"
+BROWSERS_OWN = "--type=utility"
+"""In the command line of what Chromium starts for itself, when it pleases; it goes with the browser."""
 KERNEL_MODULE = "ipykernel_launcher"
 RECORD = "/run.jsonl"
 """A keeper that has a run writes this file."""
@@ -113,6 +115,7 @@ def _started_processes() -> set[ProcessId]:
     found = set(own.children(recursive=True))
     found |= {process for process in psutil.process_iter() if process != own and _has_mark(process, mark)}
     may_stay = {process for server in _warm_servers() for process in (server, *_forked_ahead(server))}
+    may_stay |= {process for process in found if BROWSERS_OWN in _cmdline(process)}
     return {(process.pid, process.create_time()) for process in found - may_stay if _is_alive(process)}
 
 

@@ -25,6 +25,8 @@ VIEWPORT_WIDTH, VIEWPORT_HEIGHT = 1200, 900
 TEST_TIMEOUT_S = 300
 WAIT_S = 90.0
 """For what a person waits a moment for, on a machine that has much else to do."""
+NOT_OURS = frozenset({"Cannot read properties of undefined (reading 'schema')"})
+"""Notebook 7.6 raises it in its own page, also without our extension."""
 WORKBENCH = "workbench.ipynb"
 FIRST_RUN = """
 %load_ext accel_nb
@@ -102,7 +104,7 @@ class Opener:
         self._lab.end_kernels({opened.file.name for opened in self._opened})
         for opened in self._opened:
             assert opened.foreign == [], "asked of another machine"
-            assert opened.errors == []
+            assert set(opened.errors) <= NOT_OURS
 
 
 def _new_context(browser: Browser) -> BrowserContext:

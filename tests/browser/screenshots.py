@@ -69,7 +69,7 @@ def live_view(notebook: NotebookPage) -> bytes:
     running = notebook.start(TRAIN)
     cell = notebook.cell(running)
     cell.get_by_text("epoch 4: loss", exact=False).first.wait_for()
-    taken = cell.locator(".accel-run").screenshot()
+    taken: bytes = cell.locator(".accel-run").screenshot()
     _stop(notebook, running)
     return taken
 
@@ -77,13 +77,15 @@ def live_view(notebook: NotebookPage) -> bytes:
 def failure(notebook: NotebookPage) -> bytes:
     cell = notebook.run(FAILURE)
     cell.get_by_text("train failed").wait_for()
-    return cell.screenshot()
+    taken: bytes = cell.screenshot()
+    return taken
 
 
 def mismatch(notebook: NotebookPage) -> bytes:
     cell = notebook.run(MISMATCH)
     cell.get_by_text("evaluate failed").wait_for()
-    return cell.locator(".jp-OutputArea-child").first.screenshot()
+    taken: bytes = cell.locator(".jp-OutputArea-child").first.screenshot()
+    return taken
 
 
 def panel(notebook: NotebookPage) -> bytes:
@@ -96,7 +98,7 @@ def panel(notebook: NotebookPage) -> bytes:
     notebook.page.wait_for_function(
         "() => Number(document.querySelector('#accel-nb-panel [role=progressbar]')?.ariaValueNow) > 20"
     )
-    taken = notebook.page.screenshot()
+    taken: bytes = notebook.page.screenshot()
     _stop(notebook, running)
     return taken
 

@@ -162,7 +162,7 @@ def test_y12_a_run_channel_that_a_dying_server_closed_first_is_lost_only_when_th
     monkeypatch.setattr(server, "_requests", requests)
     run, its_end = socket.socketpair()
     its_end.close()
-    group = LocalGroup(run, os.dup(server.pidfd), server.log_file, server)
+    group = LocalGroup(run, os.dup(server.pidfd), server.log_file, "run", server)
     group.receive()
     killer = threading.Timer(0.3, os.kill, (server.pid, signal.SIGKILL))
     killer.start()
@@ -183,7 +183,7 @@ def test_a_run_channel_that_a_living_server_closed_is_lost_at_once() -> None:
     server = other_server(0)
     run, its_end = socket.socketpair()
     its_end.close()
-    group = LocalGroup(run, os.dup(server.pidfd), server.log_file, server)
+    group = LocalGroup(run, os.dup(server.pidfd), server.log_file, "run", server)
     group.receive()
 
     reason = group.lost()
