@@ -12,30 +12,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
 from ..launch.run import Run
 from ..launch.views.run_text import RunText
 from ..launch.views.view import RunView
-from ..protocol.events import (
-    Display,
-    HostMemoryLow,
-    LogLines,
-    MetricsLogged,
-    Notice,
-    RunEvent,
-    RunStarted,
-    Stalled,
-    StallEnded,
-    Straggler,
-)
+from ..protocol.events import Display, MetricsLogged, RunEvent
 from ..protocol.front_end import (
     AskStacks,
     Connect,
     FromFrontEnd,
     Loaded,
-    LoggedLine,
-    NewEvents,
     StackTexts,
     StopRun,
     WholeRun,
@@ -44,13 +29,9 @@ from ..protocol.run_state import RunState
 from .bar_lines import bar_lines
 from .cell_output import CellOutput
 from .cell_widget import OnMessage, Page
-from .event_budget import EventBudget
+from .run_feed import SEND_INTERVAL_S, RunFeed
 from .static_form import TRANSCRIPT_LINES, Written, static_html, static_text
 
-SEND_INTERVAL_S = 0.1
-"""Between two messages with events: at most 10 per second."""
-KEPT_LINES = 5000
-"""Of the ranks' output, for a page that comes late; MAX_LINES of labextension/src/run/log.ts."""
 FIRST_RESEND_S = 0.5
 """A page that cannot ask yet (its kernel is busy) is sent the whole run again after this, twice this, ..."""
 
@@ -85,11 +66,8 @@ class LiveView:
         self._text = RunText()
         self._transcript: deque[str] = deque(maxlen=TRANSCRIPT_LINES)
         self._num_lines = 0
-        self._lines: deque[LoggedLine] = deque(maxlen=KEPT_LINES)
-        self._budget = EventBudget()
-        self._waiting: list[RunEvent] = []
+        self._feed = RunFeed()
         self._sent_s = float("-inf")
-        self._started_s = 0.0
         self._resend_s = FIRST_RESEND_S
         self._shown_s = 0.0
         self._closed = False
@@ -163,7 +141,7 @@ class LiveView:
             self._text_view.update(events, state)
             return
         self._write_down(events, state, now)
-        self._waiting += [event for event in events if not isinstance(event, Display)]
+        self._feed.add(events)
         if self._page is None and not state.ended:
             self._show(now)
         if self._page is not None and now - self._sent_s >= SEND_INTERVAL_S:
@@ -225,18 +203,15 @@ class LiveView:
 
     def _send(self, page: Page, state: RunState, now: float) -> None:
         self._sent_s = now
-        events = self._budget.thinned(self._waiting, now)
-        self._waiting.clear()
-        for event in events:
-            self._lines.extend(_lines_of(event))
+        news = self._feed.take(now)
         with self._lock:
             whole, self._whole_wanted = self._whole_wanted or self._is_due_again(now), False
             wants_stacks, self._stacks_wanted = self._stacks_wanted, False
             stacks, self._stacks = self._stacks, None
         if whole:
             page.send(self._whole(page, state))
-        elif events:
-            page.send(NewEvents(events=tuple(events), now_s=time.time()))
+        elif news is not None:
+            page.send(news)
         if stacks is not None:
             page.send(stacks)
         if wants_stacks and self._run is not None:
@@ -249,37 +224,15 @@ class LiveView:
         return True
 
     def _whole(self, page: Page, state: RunState) -> WholeRun:
-        ranks = {rank: replace(known, log_tail=()) for rank, known in state.ranks.items()}
-        # Before the ranks are there: a cold start takes seconds.
-        plan = self._run.plan.without_values() if state.plan is None and self._run is not None else state.plan
-        return WholeRun(
-            state=replace(state, ranks=ranks, plan=plan),
-            lines=tuple(self._lines),
-            started_s=self._started_s,
-            now_s=time.time(),
-            can_hear=page.can_hear and page.is_heard,
-        )
+        plan = None if self._run is None else self._run.plan
+        return self._feed.whole(state, plan, can_hear=page.can_hear and page.is_heard)
 
     def _write_down(self, events: Sequence[RunEvent], state: RunState, now: float) -> None:
         """As text, for what stays. Metrics are a table there."""
         self._text.add([event for event in events if not isinstance(event, MetricsLogged)], state, now)
         self._note(self._text.due(now))
-        for event in events:
-            if isinstance(event, RunStarted) and not self._started_s:
-                self._started_s = event.time_s
 
     def _note(self, text: str) -> None:
         lines = text.splitlines()
         self._num_lines += len(lines)
         self._transcript.extend(lines)
-
-
-def _lines_of(event: RunEvent) -> list[LoggedLine]:
-    """The same as linesOf of labextension/src/run/log.ts."""
-    match event:
-        case LogLines():
-            return [LoggedLine(rank=event.rank, text=line, time_s=event.time_s) for line in event.text.split("\n")]
-        case Notice() | Stalled() | StallEnded() | Straggler() | HostMemoryLow():
-            return [LoggedLine(rank=None, text=event.text, time_s=event.time_s)]
-        case _:
-            return []

@@ -56,13 +56,13 @@ class RunFeed:
         self._keep(events)
         return NewEvents(events=tuple(events), now_s=time.time()) if events else None
 
-    def whole(self, state: RunState, plan: LaunchPlan, *, can_hear: bool) -> WholeRun:
-        """The run in `state`, with the lines that have been taken so far. `plan` is shown before the ranks are there:
-        a cold start takes seconds.
+    def whole(self, state: RunState, plan: LaunchPlan | None, *, can_hear: bool) -> WholeRun:
+        """The run in `state`, with the lines that have been taken so far. `plan`, where it is known, is shown before
+        the ranks are there: a cold start takes seconds.
         """
         ranks = {rank: replace(known, log_tail=()) for rank, known in state.ranks.items()}
         return WholeRun(
-            state=replace(state, ranks=ranks, plan=state.plan or plan.without_values()),
+            state=replace(state, ranks=ranks, plan=state.plan or (plan and plan.without_values())),
             lines=tuple(self._lines),
             started_s=self._started_s,
             now_s=time.time(),

@@ -16,7 +16,8 @@ from accel_nb.errors import InvalidArgument
 from accel_nb.jupyter import cell_widget
 from accel_nb.jupyter.cell_output import CellOutput
 from accel_nb.jupyter.display import NotebookView
-from accel_nb.jupyter.live_view import FIRST_RESEND_S, KEPT_LINES, LOADED_WITHIN_S, LiveView
+from accel_nb.jupyter.live_view import FIRST_RESEND_S, LOADED_WITHIN_S, LiveView
+from accel_nb.jupyter.run_feed import KEPT_LINES
 from accel_nb.launch.run import Run
 from accel_nb.protocol.events import Display, LogLines, ProgressRow, RunEvent
 from accel_nb.protocol.front_end import (
