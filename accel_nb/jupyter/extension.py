@@ -20,7 +20,8 @@ def load_ipython_extension(shell: object) -> None:
     watch_cells(shell)
     magics.register(shell)
     kernel = getattr(shell, "kernel", None)
-    if kernel is not None and not _panel:
+    # Kernels that are not ipykernel's, as xeus-python's, have no handlers: there the panel finds nobody.
+    if kernel is not None and hasattr(kernel, "control_handlers") and not _panel:
         _panel.append(Panel(kernel))
     warm_up()
 

@@ -22,7 +22,8 @@ TARGET = "accel_nb.panel"
 REQUEST = "accel_nb_request"
 REPLY = "accel_nb_reply"
 LISTENS_S = 600.0
-"""News are sent for this long after the last request of any page; `Hello` again is enough to go on."""
+"""News are sent for this long after the last request of any page; `Hello` again is enough to go on. That a run
+has begun or ended is told at any time."""
 
 
 class PanelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

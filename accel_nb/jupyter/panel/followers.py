@@ -71,8 +71,11 @@ class Followers:
             run.draw_again(followed, lambda: self._is_wanted(run_id))
         finally:
             with self._lock:
-                self._followed.pop(run_id, None)
-                self._threads.pop(run_id, None)
+                # There may be a newer one by now: of a page that came when nobody had listened any more.
+                if self._followed.get(run_id) is followed:
+                    del self._followed[run_id]
+                if self._threads.get(run_id) is threading.current_thread():
+                    del self._threads[run_id]
 
     def _is_wanted(self, run_id: str) -> bool:
         with self._lock:

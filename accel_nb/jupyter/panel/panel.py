@@ -34,7 +34,7 @@ from .reporter import Reporter
 
 
 class Panel:
-    """Of one kernel, from ``%load_ext`` to ``%unload_ext``. No thread of it lives while no page listens."""
+    """Of one kernel, from ``%load_ext`` to ``%unload_ext``. No thread of it stays while no page listens."""
 
     def __init__(
         self, kernel: ControlledKernel, known_runs: KnownRuns = KNOWN, clock: Callable[[], float] = time.monotonic
@@ -43,8 +43,9 @@ class Panel:
         self._known = known_runs
         self._clock = clock
         self._listens_until_s = float("-inf")
+        self._is_closed = False
         self._pages = Pages(kernel, self._take)
-        self._reporter = Reporter(known_runs, self._pages.comm_id, self._send, self._somebody_listens)
+        self._reporter = Reporter(known_runs, self._pages.comm_id, self._send, self._somebody_listens, self._tell)
         self._followers = Followers(known_runs, self._send, self._somebody_listens)
         self._planning = Planning(self._send)
         known_runs.call_on_change(self._reporter.tell_runs)
@@ -53,16 +54,20 @@ class Panel:
     def close(self) -> None:
         """Tell the pages, and end the threads."""
         self._known.call_no_more(self._reporter.tell_runs)
-        self._listens_until_s = float("-inf")
+        self._is_closed = True  # a request that comes meanwhile wakes nobody
         self._pages.close()
         self._reporter.close()
         self._followers.close()
 
     def _somebody_listens(self) -> bool:
-        return self._clock() < self._listens_until_s
+        return not self._is_closed and self._clock() < self._listens_until_s
 
     def _send(self, news: PanelNews) -> None:
         if self._somebody_listens():
+            self._pages.send(news)
+
+    def _tell(self, news: PanelNews) -> None:
+        if not self._is_closed:
             self._pages.send(news)
 
     # ---- the kernel's thread for control messages

@@ -49,6 +49,8 @@ class Planning:
             plan = self._make_plan(request_of(question.choice))
         except AccelNbError as error:
             return PlanAnswer(number=question.number, problem=str(error))
+        except Exception as error:  # noqa: BLE001  probing asks systems and drivers; the page is told, and may ask again
+            return PlanAnswer(number=question.number, problem=f"No plan could be made: {error!r}.")
         return PlanAnswer(number=question.number, line=plan_line(plan), reasons=plan.reasons)
 
 

@@ -38,11 +38,14 @@ class Reporter:
         comm_id: str,
         send: Callable[[PanelNews], None],
         somebody_listens: Callable[[], bool],
+        tell: Callable[[PanelNews], None],
     ) -> None:
+        """`send` is for news that count while somebody listens, `tell` for those that a page waits for in any case."""
         self._known = known_runs
         self._comm_id = comm_id
         self._send = send
         self._somebody_listens = somebody_listens
+        self._tell = tell
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -57,9 +60,8 @@ class Reporter:
         self._do(lambda: self._tell_facts(answer))
 
     def tell_runs(self) -> None:
-        """A run has begun or ended."""
-        if self._somebody_listens():
-            self._do(self._tell_runs)
+        """A run has begun or ended. Told to pages that have not asked for long, too: they may wait for it."""
+        self._do(self._tell_runs)
 
     def close(self) -> None:
         """Nobody listens any more: wait until the thread is over."""
@@ -101,9 +103,18 @@ class Reporter:
             return over
 
     def _look(self) -> None:
-        self._send(self._measured())
+        if time.monotonic() >= self._due_s:
+            self._send_measured()
         if summaries(self._known) != self._told:
             self._tell_runs()
+
+    def _send_measured(self) -> None:
+        try:
+            now = self._measured()
+        except Exception:  # noqa: BLE001  libraries of drivers raise anything; the next page that asks is told what
+            self._due_s = float("inf")
+        else:
+            self._send(now)
 
     def _measured(self) -> HardwareNow:
         began_s = time.monotonic()
@@ -116,7 +127,7 @@ class Reporter:
 
     def _tell_runs(self) -> None:
         self._told = summaries(self._known)
-        self._send(RunsNow(runs=self._told))
+        self._tell(RunsNow(runs=self._told))
 
     def _tell_facts(self, answer: Answer) -> None:
         try:
