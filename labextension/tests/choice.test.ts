@@ -49,9 +49,26 @@ it("counts ranks by the planner's rule", () => {
 });
 
 it("is kept in the notebook's metadata as far as it says something", () => {
-  expect(toMetadata(NO_CHOICE)).toBeUndefined();
-  expect(toMetadata({ ...NO_CHOICE, device: "cpu" })).toEqual({ device: "cpu" });
-  expect(fromMetadata(JSON.parse(JSON.stringify(toMetadata(ALL))))).toEqual(ALL);
+  expect(toMetadata(NO_CHOICE, undefined)).toBeUndefined();
+  expect(toMetadata({ ...NO_CHOICE, device: "cpu" }, { choice: { debug: true } })).toEqual({
+    choice: { device: "cpu" },
+  });
+  expect(fromMetadata(JSON.parse(JSON.stringify(toMetadata(ALL, undefined))))).toEqual(ALL);
+});
+
+it("test_u05: leaves in the metadata what is not its own", () => {
+  const kept = { choice: { device: "cpu" }, future: { panel: "left" } };
+
+  expect(toMetadata({ ...NO_CHOICE, num_processes: 2 }, kept)).toEqual({ ...kept, choice: { num_processes: 2 } });
+  expect(toMetadata(NO_CHOICE, kept)).toEqual({ future: kept.future });
+  expect(toMetadata(NO_CHOICE, { choice: { device: "cpu" } })).toBeUndefined();
+});
+
+it("test_u05: takes no option for a value", () => {
+  expect(fromMetadata({ choice: { device: "--keep", mixed_precision: "-x", backend: "local" } })).toEqual({
+    ...NO_CHOICE,
+    backend: "local",
+  });
 });
 
 it("test_u05: what metadata of another version hold is dropped where it is no choice", () => {
@@ -65,6 +82,6 @@ it("test_u05: what metadata of another version hold is dropped where it is no ch
     future: 1,
   };
 
-  expect(fromMetadata(odd)).toEqual({ ...NO_CHOICE, backend: "local" });
+  expect(fromMetadata({ choice: odd })).toEqual({ ...NO_CHOICE, backend: "local" });
   expect(fromMetadata(null)).toEqual(NO_CHOICE);
 });

@@ -228,6 +228,95 @@ it("tells the end of a run once, and not of those that were over before", async 
   expect(ended).toEqual([over]);
 });
 
+it("tells the end of a run that ended while the connection was lost", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { ended } = await wantedTalk(kernel);
+  const over = run({ status: "failed", duration_s: 61 });
+
+  kernel.become("disconnected");
+  kernel.answers = () => facts({ runs: [over] });
+  kernel.become("alive");
+  await settled();
+
+  expect(ended).toEqual([over]);
+});
+
+it("says why a kernel that is asked refuses, until it answers", async () => {
+  const kernel = new StandInKernel();
+  kernel.answers = () => ({ type: "refused", problem: "This kernel could not look at its machine." });
+  const { talk } = await wantedTalk(kernel);
+  expect(obstacle("train.ipynb", talk.heard)).toEqual({
+    kind: "refused",
+    problem: "This kernel could not look at its machine.",
+  });
+
+  kernel.answers = () => facts();
+  await talk.askAgain();
+
+  expect(obstacleOf(talk)).toBeNull();
+});
+
+it("keeps what it knows of a kernel that refuses after the connection was lost", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+
+  kernel.become("disconnected");
+  kernel.answers = () => ({ type: "refused", problem: "No." });
+  kernel.become("alive");
+  await settled();
+
+  expect(obstacleOf(talk)).toBeNull();
+  expect(talk.heard).toMatchObject({ answer: "ready", problem: "No.", runs: [run()] });
+});
+
+it("does not take what it refused earlier for a reason why it is silent", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+  kernel.answers = () => ({ type: "refused", problem: "train is over." });
+  await talk.stop("run-1");
+
+  kernel.tell({ kind: "closed", commId: "comm-1" });
+
+  expect(obstacleOf(talk)).toBe("not-loaded");
+});
+
+it("test_u08: does not take a stop that the kernel could not hear for the first of two", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+
+  kernel.become("disconnected");
+  await talk.stop("run-1");
+  kernel.become("alive");
+  await settled();
+  await talk.stop("run-1");
+
+  expect(kernel.asked.filter(({ type }) => type === "stop_named_run")).toEqual([
+    { type: "stop_named_run", run_id: "run-1", now: false },
+  ]);
+});
+
+it("says that loading has come to nothing when the request is dropped", async () => {
+  const kernel = new StandInKernel();
+  kernel.loadExtension = () => Promise.reject(new Error("Canceled"));
+  const { talk } = await wantedTalk(kernel);
+  await vi.advanceTimersByTimeAsync(3000);
+
+  await talk.loadExtension();
+
+  expect(obstacle("train.ipynb", talk.heard)).toEqual({ kind: "cannot-load", problem: "Error: Canceled" });
+});
+
+it("takes a kernel for one of Python until it has told otherwise", async () => {
+  const kernel = readyKernel();
+  kernel.speaks = "R";
+  const talk = new KernelTalk(kernel, () => undefined);
+  expect([talk.mayBePython, talk.isPython]).toEqual([true, false]);
+
+  await settled();
+
+  expect([talk.mayBePython, talk.isPython]).toEqual([false, false]);
+});
+
 it("has the kernel go on with its news while somebody looks, or waits for the end of a run", async () => {
   const kernel = readyKernel({ runs: [run()] });
   const { talk } = await wantedTalk(kernel);

@@ -25,7 +25,7 @@ export interface KernelLink {
   request(content: PanelRequest): Promise<unknown>;
   /** Whether the kernel has opened our comm. Asked of the shell: waits for a running cell, is noticed by nobody. */
   hasComm(): Promise<boolean>;
-  /** "": done; else the error. Waits for a running cell. */
+  /** "": done; else the error. Waits for a running cell. Rejected when the kernel has gone before. */
   loadExtension(): Promise<string>;
   /** News come by this comm, which an earlier page may have seen open. */
   listenTo(commId: string): void;

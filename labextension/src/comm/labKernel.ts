@@ -9,6 +9,8 @@ import { type CommMessage, type KernelLink, type LinkState, REQUEST, TARGET } fr
 const FORGET_REQUEST_MS = 120_000;
 /** So long a free shell may take to tell about itself. */
 const SHELL_ANSWERS_MS = 2000;
+/** A cell that fails or is interrupted has the kernel drop what waits behind it. */
+const LOAD_TRIES = 5;
 
 type ControlMessage = KernelMessage.IControlMessage<KernelMessage.ControlMessageType>;
 
@@ -96,8 +98,16 @@ export class LabKernel implements KernelLink {
 
   async loadExtension(): Promise<string> {
     const code = "%load_ext accel_nb";
-    const { content } = await this.kernel.requestExecute({ code, silent: true, store_history: false }).done;
-    return content.status === "error" ? `${content.ename}: ${content.evalue}` : "";
+    for (let tries = 0; tries < LOAD_TRIES; tries++) {
+      const { content } = await this.kernel.requestExecute({ code, silent: true, store_history: false }).done;
+      if (content.status === "ok") {
+        return "";
+      }
+      if (content.status === "error") {
+        return `${content.ename}: ${content.evalue}`;
+      }
+    }
+    return "it has dropped the request, as the cells before it failed";
   }
 
   /** JupyterLab complains of messages of a comm that it does not know. */

@@ -36,17 +36,16 @@ export class LabNotebook implements FollowedNotebook {
   }
 
   get choice(): Choice {
-    const kept: unknown = this.panel.model?.getMetadata(METADATA);
-    return fromMetadata(typeof kept === "object" && kept !== null && "choice" in kept ? kept.choice : undefined);
+    return fromMetadata(this.panel.model?.getMetadata(METADATA));
   }
 
   choose(choice: Choice): void {
     const { model } = this.panel;
-    const kept = toMetadata(choice);
+    const kept = toMetadata(choice, model?.getMetadata(METADATA));
     if (kept === undefined) {
       model?.deleteMetadata(METADATA);
     } else {
-      model?.setMetadata(METADATA, { choice: kept });
+      model?.setMetadata(METADATA, kept);
     }
   }
 
@@ -70,19 +69,25 @@ export class LabNotebook implements FollowedNotebook {
     }
   }
 
-  /** Why not; "" when the active cell begins with the line of the choice now. */
+  /** Why not; "" when the active cell begins with the line of the choice now, and no other is selected with it: such
+   * would run, too. */
   putLine(): string {
-    const cell = this.panel.content.activeCell?.model;
-    if (cell?.type !== "code") {
+    const cell = this.panel.content.activeCell;
+    if (cell?.model.type !== "code") {
       return "Select the code cell that is to run on the ranks.";
     }
-    const changed = withMagicLine(cell.sharedModel.source, this.choice);
+    const { sharedModel } = cell.model;
+    const changed = withMagicLine(sharedModel.source, this.choice);
     if ("problem" in changed) {
       return changed.problem;
     }
-    if (changed.source !== cell.sharedModel.source) {
-      cell.sharedModel.source = changed.source;
+    if (changed.source !== sharedModel.source) {
+      if (cell.readOnly) {
+        return "The cell is read-only: its %%accelerate line cannot be changed. Insert a cell for it, or make it editable.";
+      }
+      sharedModel.source = changed.source;
     }
+    this.panel.content.deselectAll();
     return "";
   }
 

@@ -11,6 +11,7 @@ const WAYS_ON: Partial<Record<Obstacle["kind"], { label: string; command: Comman
   disconnected: { label: "Connect again", command: JUPYTER_COMMANDS.reconnect },
   "not-loaded": { label: "Load accel_nb", command: COMMANDS.loadExtension },
   "cannot-load": { label: "Try again", command: COMMANDS.loadExtension },
+  refused: { label: "Ask again", command: COMMANDS.askAgain },
   "too-old": { label: "Ask again", command: COMMANDS.askAgain },
 };
 

@@ -98,17 +98,20 @@ export function ranksMeant(choice: Choice, hardware: NodeHardware): number {
   return kinds.map((kind) => hardware.devices[kind]?.length ?? 0).find((count) => count > 0) ?? 1;
 }
 
-/** What the notebook's metadata hold: only what is not left to the planner. undefined: nothing is. */
-export function toMetadata(choice: Choice): Partial<Choice> | undefined {
+/** What the notebook's metadata `kept` hold with this choice: only what is not left to the planner, beside what else is
+ * there. undefined: nothing is. */
+export function toMetadata(choice: Choice, kept: unknown): Record<string, unknown> | undefined {
+  const { choice: _, ...others } = record(kept);
   const said = Object.entries(choice).filter(([name, value]) => value !== NO_CHOICE[name as keyof Choice]);
-  return said.length === 0 ? undefined : (Object.fromEntries(said) as Partial<Choice>);
+  const all = said.length === 0 ? others : { ...others, choice: Object.fromEntries(said) };
+  return Object.keys(all).length === 0 ? undefined : all;
 }
 
 /** What is no choice, as of another version or another hand, is left to the planner. */
-export function fromMetadata(value: unknown): Choice {
-  const said = typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+export function fromMetadata(kept: unknown): Choice {
+  const said = record(record(kept).choice);
   const text = (name: "device" | "mixed_precision" | "backend") =>
-    typeof said[name] === "string" && /^[\w.:-]+$/.test(said[name]) ? said[name] : NO_CHOICE[name];
+    typeof said[name] === "string" && /^\w[\w.:-]*$/.test(said[name]) ? said[name] : NO_CHOICE[name];
   return {
     num_processes: isCount(said.num_processes) ? said.num_processes : null,
     device: text("device"),
@@ -117,6 +120,10 @@ export function fromMetadata(value: unknown): Choice {
     debug: typeof said.debug === "boolean" ? said.debug : null,
     backend: text("backend"),
   };
+}
+
+function record(value: unknown): Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
 }
 
 function isCount(value: unknown): value is number {

@@ -85,6 +85,11 @@ export class KernelTalk {
     return this.now.language.toLowerCase() === "python";
   }
 
+  /** Also before the kernel has told it. */
+  get mayBePython(): boolean {
+    return this.now.language === "" || this.isPython;
+  }
+
   dispose(): void {
     this.life++;
     this.feeds.clear();
@@ -117,7 +122,7 @@ export class KernelTalk {
   async loadExtension(): Promise<void> {
     const { life } = this;
     this.set({ loading: "under way", loadProblem: "" });
-    const problem = await this.link.loadExtension();
+    const problem = await this.link.loadExtension().catch((error: unknown) => String(error));
     if (life === this.life) {
       this.set({ loading: problem === "" ? "done" : "no", loadProblem: problem });
       if (problem === "") {
@@ -147,6 +152,9 @@ export class KernelTalk {
 
   /** Ask its ranks to end; a second time: at once. */
   async stop(runId: string): Promise<void> {
+    if (this.link.state !== "alive") {
+      return; // the next press is the first that it hears
+    }
     const now = this.now.stopping.has(runId);
     this.set({ stopping: new Set([...this.now.stopping, runId]) });
     await this.ask({ type: "stop_named_run", run_id: runId, now });
@@ -188,13 +196,17 @@ export class KernelTalk {
   private async hello(): Promise<void> {
     const { life } = this;
     if (this.now.answer !== "ready") {
-      this.set({ answer: "asking" });
+      this.set({ answer: "asking", problem: "" });
     }
     const isSilent = () =>
       life === this.life && this.now.answer === "asking" && this.set({ answer: "silent", facts: null });
     const timer = setTimeout(isSilent, ANSWER_MS);
     await this.ask({ type: "hello", version: PANEL_VERSION });
     clearTimeout(timer);
+    if (this.now.answer === "asking" && this.now.problem !== "") {
+      // It has refused: what it had told before is still so.
+      this.set({ answer: this.now.facts === null ? "silent" : "ready" });
+    }
   }
 
   private hearReply(reply: PanelReply): void {
@@ -220,7 +232,7 @@ export class KernelTalk {
     if (facts.now !== null) {
       this.hearNews(facts.now);
     }
-    this.hearRuns(facts.runs, isNew);
+    this.hearRuns(facts.runs);
     // What has happened between two connections.
     for (const feed of isNew ? this.feeds.values() : []) {
       feed.connect();
@@ -237,7 +249,7 @@ export class KernelTalk {
       if (news !== undefined) {
         this.hearNews(news);
       } else if (message.kind === "closed") {
-        this.set({ answer: "silent", facts: null, runs: [] }); // `%unload_ext accel_nb`
+        this.set({ answer: "silent", facts: null, runs: [], problem: "" }); // `%unload_ext accel_nb`
       }
     }
   }
@@ -248,7 +260,7 @@ export class KernelTalk {
         this.set({ now: news, usage: withUsage(this.now.usage, news) });
         break;
       case "runs_now":
-        this.hearRuns(news.runs, false);
+        this.hearRuns(news.runs);
         break;
       case "run_news":
         this.feeds.get(news.run_id)?.receive(news.message);
@@ -260,10 +272,10 @@ export class KernelTalk {
     }
   }
 
-  private hearRuns(runs: RunSummary[], isFirst: boolean): void {
+  private hearRuns(runs: RunSummary[]): void {
     const went = new Set(this.now.runs.filter(goesOn).map((run) => run.run_id));
     this.set({ runs });
-    for (const run of isFirst ? [] : runs) {
+    for (const run of runs) {
       if (went.has(run.run_id) && !goesOn(run)) {
         this.ended(run);
       }

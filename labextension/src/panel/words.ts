@@ -32,7 +32,7 @@ export type Obstacle =
   | { kind: "no-notebook" | "no-kernel" | "starting" | "restarting" | "dead" | "disconnected" | "asking" | "loading" }
   | { kind: "not-python"; language: string }
   | { kind: "not-loaded"; executes: boolean }
-  | { kind: "cannot-load"; problem: string }
+  | { kind: "cannot-load" | "refused"; problem: string }
   | { kind: "too-old" };
 
 /** null: there is nothing, the kernel answers. */
@@ -57,6 +57,9 @@ export function obstacle(notebook: string | null, heard: Heard | null): Obstacle
   }
   if (heard.loadProblem !== "") {
     return { kind: "cannot-load", problem: heard.loadProblem };
+  }
+  if (heard.answer === "silent" && heard.problem !== "") {
+    return { kind: "refused", problem: heard.problem };
   }
   if (heard.answer === "silent") {
     return heard.loading === "done" ? { kind: "too-old" } : { kind: "not-loaded", executes: heard.executes };
@@ -108,6 +111,8 @@ export function obstacleText(obstacle: Obstacle): { title: string; text: string;
         text: `The kernel says: ${obstacle.problem}. It has to be installed where the kernel runs, in a cell:`,
         code: `%pip install accel-nb==${PANEL_VERSION}`,
       };
+    case "refused":
+      return { title: "The kernel has refused", text: obstacle.problem };
     case "too-old":
       return {
         title: "The kernel's accel_nb does not answer",

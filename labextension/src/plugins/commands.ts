@@ -32,12 +32,12 @@ const TEXTS: Record<(typeof COMMANDS)[keyof typeof COMMANDS], CommandText> = {
   [COMMANDS.insertCell]: {
     label: "Insert Cell for All Ranks",
     caption: "Put a %%accelerate cell with the panel's choice below the active cell",
-    if: () => true,
+    if: takesLine,
   },
   [COMMANDS.runCell]: {
     label: "Run This Cell on All Ranks",
     caption: "Put the panel's %%accelerate line on top of the active cell, and run it",
-    if: () => true,
+    if: takesLine,
   },
   [COMMANDS.stopRun]: { label: "Stop Run", caption: "End the ranks; a second time at once", if: hasRunGoingOn },
   [COMMANDS.showStacks]: { label: "Show Stacks of Run", caption: "Where every rank is now", if: hasRunGoingOn },
@@ -147,6 +147,11 @@ function findRun(notebook: LabNotebook, runId: string | undefined, onlyGoingOn: 
     return runs.find((run) => run.run_id === runId) ?? null;
   }
   return newestGoingOn(runs) ?? (onlyGoingOn ? null : (runs.at(-1) ?? null));
+}
+
+/** Also without a kernel: that of the cell is chosen then. */
+function takesLine({ talk }: LabNotebook): boolean {
+  return talk?.mayBePython !== false;
 }
 
 function hasRun({ talk }: LabNotebook): boolean {
