@@ -20,7 +20,7 @@ interface RenderArguments {
 export function renderRun({ model, el }: RenderArguments): () => void {
   const ends = new AbortController();
   let waits = false;
-  const feed = new RunFeed((message) => model.send(message), drawSoon);
+  const feed = new RunFeed(() => model.send({ type: "connect" }), drawSoon);
   const actions = {
     stop: () => model.send({ type: "stop_run" }),
     askForStacks: () => model.send({ type: "ask_stacks" }),

@@ -5,22 +5,20 @@ import { NEW_RUN } from "../src/run/state";
 import { pythonState, recordedEvents } from "./recorded";
 
 function newFeed() {
-  const send = vi.fn();
   const changed = vi.fn();
-  return { feed: new RunFeed(send, changed, () => 100), send, changed };
+  return {
+    feed: new RunFeed(
+      () => undefined,
+      changed,
+      () => 100,
+    ),
+    changed,
+  };
 }
 
 function wholeRun(state = NEW_RUN) {
   return { type: "whole_run", state, lines: [], started_s: 50, now_s: 90, can_hear: true };
 }
-
-it("asks for the whole run", () => {
-  const { feed, send } = newFeed();
-
-  feed.connect();
-
-  expect(send).toHaveBeenCalledExactlyOnceWith({ type: "connect" });
-});
 
 it("comes to the same state live, and joining in the middle", () => {
   const events = recordedEvents("success");

@@ -62,13 +62,22 @@ it("finds the cell of a run by its id, else by its number", () => {
   expect(cellOfRun({ cell: "", cell_id: "" }, cells)).toBeNull();
 });
 
+const at = (moment: number) => ({ ...BUSY_GPU, time_s: 2 * moment, cpu_utilization: moment / 100 });
+
 it("keeps the usage of the last two minutes", () => {
   let usage = {};
   for (let moment = 0; moment < 70; moment++) {
-    usage = withUsage(usage, { ...BUSY_GPU, cpu_utilization: moment / 100 });
+    usage = withUsage(usage, at(moment - 1), at(moment));
   }
 
   expect(usage).toMatchObject({ cpu: expect.objectContaining({ length: 60, 59: 0.69 }) });
+});
+
+it("draws no curve through a time of which nothing is known, and nothing twice", () => {
+  const usage = withUsage(withUsage({}, null, at(1)), at(1), at(2));
+
+  expect(withUsage(usage, at(2), at(2))).toEqual({ cpu: [0.01, 0.02], "cuda:5": [0.9, 0.9] });
+  expect(withUsage(usage, at(2), at(90))).toEqual({ cpu: [0.9], "cuda:5": [0.9] });
 });
 
 it("writes memory as people do", () => {

@@ -9,7 +9,7 @@ import { type FollowedNotebook, PanelModel } from "../src/panel/model";
 import { PanelView } from "../src/panel/PanelView";
 import { DEFAULT_SETTINGS } from "../src/panel/settings";
 import { KernelTalk } from "../src/panel/talk";
-import { BUSY_GPU, readyKernel, run, StandInKernel, TWO_GPUS } from "./standInKernel";
+import { BUSY_GPU, facts, readyKernel, run, StandInKernel, TWO_GPUS } from "./standInKernel";
 
 class StandInNotebook implements FollowedNotebook {
   readonly name = "train.ipynb";
@@ -231,4 +231,34 @@ it("follows the notebook in front", async () => {
 
   expect(other.types()[0]).toBe("hello");
   expect(page.textContent).toContain("None yet in this kernel");
+});
+
+it("shows a run again that nobody has closed when its notebook is back in front", async () => {
+  const { model, notebook, draw } = await panelOf(readyKernel({ runs: [run()] }));
+  const isOpen = () => page.querySelector(".accel-panel-run .accel-run") !== null;
+  const back = async () => {
+    model.follow(new StandInNotebook(null));
+    model.follow(notebook);
+    await vi.advanceTimersByTimeAsync(0);
+    draw();
+  };
+
+  await back();
+  expect(isOpen()).toBe(true);
+  model.showRun(null);
+  await back();
+
+  expect(isOpen()).toBe(false);
+});
+
+it("does not go on to ask for a run of which it has nothing to show", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  await panelOf(kernel);
+  kernel.answers = (request) => (request.type === "hello" ? facts({ comm_id: "comm-2" }) : { type: "accepted" });
+
+  kernel.tell({ kind: "closed", commId: "comm-1" });
+  kernel.tell({ kind: "opened", target: "accel_nb.panel" });
+  await vi.advanceTimersByTimeAsync(0);
+
+  expect(kernel.types().filter((type) => type === "follow_run")).toHaveLength(1);
 });

@@ -1,5 +1,5 @@
 /** What one page knows of one run: messages of the kernel in, what is to be shown out. */
-import { decodeMessage, type FromFrontEnd } from "../protocol/decode";
+import { decodeMessage } from "../protocol/decode";
 import type { NewEvents, RunState, StackTexts, WholeRun } from "../protocol/generated";
 import { logFrom, type RunLog, withEvents } from "../run/log";
 import { advanceAll, NEW_RUN } from "../run/state";
@@ -32,19 +32,15 @@ const NOTHING: Shown = {
 export class RunFeed {
   private now = NOTHING;
 
-  /** `send` takes messages to the kernel, `changed` is called after each message that told something. */
+  /** `connect` asks the kernel for the whole run; `changed` is called after each message that told something. */
   constructor(
-    private readonly send: (message: FromFrontEnd) => void,
+    readonly connect: () => void,
     private readonly changed: () => void,
     private readonly clockS: () => number = () => Date.now() / 1000,
   ) {}
 
   get shown(): Shown {
     return this.now;
-  }
-
-  connect(): void {
-    this.send({ type: "connect" });
   }
 
   receive(value: unknown): void {

@@ -111,7 +111,7 @@ export class PanelModel {
     const talk = this.notebook?.talk ?? null;
     if (talk !== this.talk) {
       this.talk?.want(false);
-      this.showRun(null);
+      this.leaveRun();
       this.talking.abort();
       this.talking = new AbortController();
       this.talk = talk;
@@ -128,9 +128,17 @@ export class PanelModel {
       this.openNewRun(heard);
       this.planSoon(heard);
     } else if (heard?.facts === null && this.openRun !== null) {
-      this.openRun = null; // of a kernel process that is gone
+      this.leaveRun(); // of a kernel process that is gone
     }
     this.changes.tell();
+  }
+
+  /** Nobody has closed it: it opens again when it is back in front and still goes on. */
+  private leaveRun(): void {
+    if (this.openRun !== null) {
+      this.opened.delete(this.openRun.runId);
+      this.showRun(null);
+    }
   }
 
   private openNewRun(heard: Heard): void {

@@ -2,7 +2,6 @@
 import { Changes } from "../comm/changes";
 import { RunFeed } from "../comm/feed";
 import { type CommMessage, type KernelLink, type LinkState, TARGET } from "../comm/kernelLink";
-import type { FromFrontEnd } from "../protocol/decode";
 import { decodeNews, decodeReply, type PanelNews, type PanelReply, type PanelRequest } from "../protocol/decodePanel";
 import type { Choice, HardwareNow, KernelFacts, PlanAnswer, RunSummary } from "../protocol/generated";
 import { goesOn } from "./runs";
@@ -138,7 +137,7 @@ export class KernelTalk {
       return known;
     }
     const feed = new RunFeed(
-      (message) => void this.askOfRun(runId, message),
+      () => void this.ask({ type: "follow_run", run_id: runId }),
       () => this.changes.tell(),
     );
     this.feeds.set(runId, feed);
@@ -169,19 +168,6 @@ export class KernelTalk {
     if (this.now.answer === "ready") {
       this.set({ planIsCurrent: false });
       await this.ask({ type: "ask_plan", number: ++this.question, choice });
-    }
-  }
-
-  private async askOfRun(runId: string, message: FromFrontEnd): Promise<void> {
-    switch (message.type) {
-      case "connect":
-        return this.ask({ type: "follow_run", run_id: runId });
-      case "stop_run":
-        return this.stop(runId);
-      case "ask_stacks":
-        return this.askForStacks(runId);
-      case "loaded":
-        return undefined;
     }
   }
 
@@ -226,15 +212,15 @@ export class KernelTalk {
   }
 
   private hearFacts(facts: KernelFacts): void {
-    const isNew = this.now.answer !== "ready";
+    // They catch up with what has happened between two connections; one that begins below has asked already.
+    const behind = this.now.answer === "ready" ? [] : [...this.feeds.values()];
     this.link.listenTo(facts.comm_id);
     this.set({ answer: "ready", loading: "no", facts, problem: "" });
     if (facts.now !== null) {
       this.hearNews(facts.now);
     }
     this.hearRuns(facts.runs);
-    // What has happened between two connections.
-    for (const feed of isNew ? this.feeds.values() : []) {
+    for (const feed of behind) {
       feed.connect();
     }
   }
@@ -257,7 +243,7 @@ export class KernelTalk {
   private hearNews(news: PanelNews): void {
     switch (news.type) {
       case "hardware_now":
-        this.set({ now: news, usage: withUsage(this.now.usage, news) });
+        this.set({ now: news, usage: withUsage(this.now.usage, this.now.now, news) });
         break;
       case "runs_now":
         this.hearRuns(news.runs);
