@@ -192,6 +192,17 @@ it("gives each run its buttons", async () => {
   ]);
 });
 
+it("counts how long a run takes by the kernel's clock, whatever this page's says", async () => {
+  const kernel = readyKernel({ now: { ...BUSY_GPU, time_s: 161 }, runs: [run({ started_s: 100 })] });
+  await panelOf(kernel);
+  const took = () => page.querySelector(".accel-panel-run-facts time")?.textContent;
+  expect(took()).toBe("1:01");
+
+  await act(async () => void (await vi.advanceTimersByTimeAsync(2000)));
+
+  expect(took()).toBe("1:03");
+});
+
 it("shows why a run failed, and no buttons that would do nothing", async () => {
   await panelOf(
     readyKernel({

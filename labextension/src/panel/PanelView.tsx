@@ -84,7 +84,7 @@ function Sections({ shown, heard }: { shown: PanelShown; heard: Heard }) {
       )}
       {settings.showRuns && (
         <Section name="Runs" note={numGoingOn > 0 ? `${numGoingOn} under way` : ""}>
-          <RunList runs={runs} stopping={heard.stopping} openRun={shown.openRun} />
+          <RunList runs={runs} clockAheadS={heard.clockAheadS} stopping={heard.stopping} openRun={shown.openRun} />
         </Section>
       )}
     </>

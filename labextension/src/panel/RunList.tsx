@@ -11,12 +11,14 @@ import { goesOn, inOrder, ranksOf, runStatusText } from "./runs";
 
 interface RunListProps {
   runs: readonly RunSummary[];
+  /** As `Heard` has it. */
+  clockAheadS: number;
   /** Those that somebody here has asked to stop. */
   stopping: ReadonlySet<string>;
   openRun: { runId: string; shown: Shown } | null;
 }
 
-export function RunList({ runs, stopping, openRun }: RunListProps) {
+export function RunList({ runs, clockAheadS, stopping, openRun }: RunListProps) {
   if (runs.length === 0) {
     return <p class="accel-panel-note">None yet in this kernel.</p>;
   }
@@ -26,6 +28,7 @@ export function RunList({ runs, stopping, openRun }: RunListProps) {
         <RunItem
           key={run.run_id}
           run={run}
+          clockAheadS={clockAheadS}
           isStopping={stopping.has(run.run_id)}
           shown={openRun?.runId === run.run_id ? openRun.shown : null}
         />
@@ -36,12 +39,13 @@ export function RunList({ runs, stopping, openRun }: RunListProps) {
 
 interface RunItemProps {
   run: RunSummary;
+  clockAheadS: number;
   isStopping: boolean;
   /** null: it is closed. */
   shown: Shown | null;
 }
 
-function RunItem({ run, isStopping, shown }: RunItemProps) {
+function RunItem({ run, clockAheadS, isStopping, shown }: RunItemProps) {
   const actions = useContext(PanelContext);
   const { sign, word } = runStatusText(run.status);
   const isOpen = shown !== null;
@@ -62,7 +66,7 @@ function RunItem({ run, isStopping, shown }: RunItemProps) {
           <span aria-hidden="true">{sign}</span> {word}
         </span>
         <span class="accel-panel-run-facts">
-          {ranksOf(run)} · <Took run={run} />
+          {ranksOf(run)} · <Took run={run} clockAheadS={clockAheadS} />
           {run.cell !== "" && ` · ${run.cell}`}
         </span>
       </button>
@@ -147,8 +151,8 @@ function OpenRun({ run, shown }: { run: RunSummary; shown: Shown }) {
   );
 }
 
-/** Counts on by this page's clock: the list itself comes only when a run begins or ends. */
-function Took({ run }: { run: RunSummary }) {
+/** Counts on by itself: the list itself comes only when a run begins or ends. */
+function Took({ run, clockAheadS }: { run: RunSummary; clockAheadS: number }) {
   const { duration_s: durationS, started_s: startedS } = run;
   const [nowS, setNowS] = useState(() => Date.now() / 1000);
   useEffect(() => {
@@ -158,5 +162,5 @@ function Took({ run }: { run: RunSummary }) {
     const timer = setInterval(() => setNowS(Date.now() / 1000), 1000);
     return () => clearInterval(timer);
   }, [durationS]);
-  return <time>{clock(durationS ?? nowS - startedS)}</time>;
+  return <time>{clock(durationS ?? nowS + clockAheadS - startedS)}</time>;
 }

@@ -25,6 +25,8 @@ export interface Heard {
   facts: KernelFacts | null;
   now: HardwareNow | null;
   usage: Usage;
+  /** What to add to this page's clock to get the kernel's, in seconds. */
+  clockAheadS: number;
   runs: RunSummary[];
   /** Runs that somebody here has asked to stop. */
   stopping: ReadonlySet<string>;
@@ -45,6 +47,7 @@ const NOTHING: Heard = {
   facts: null,
   now: null,
   usage: {},
+  clockAheadS: 0,
   runs: [],
   stopping: new Set(),
   plan: null,
@@ -243,7 +246,11 @@ export class KernelTalk {
   private hearNews(news: PanelNews): void {
     switch (news.type) {
       case "hardware_now":
-        this.set({ now: news, usage: withUsage(this.now.usage, this.now.now, news) });
+        this.set({
+          now: news,
+          usage: withUsage(this.now.usage, this.now.now, news),
+          clockAheadS: news.time_s - Date.now() / 1000,
+        });
         break;
       case "runs_now":
         this.hearRuns(news.runs);
