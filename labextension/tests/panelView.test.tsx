@@ -176,6 +176,24 @@ it("opens a run that begins by itself, once", async () => {
   expect(page.querySelector(".accel-panel-run .accel-run")).toBeNull();
 });
 
+it("leaves a run as it is shown when its stacks are asked for", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { model, notebook } = await panelOf(kernel);
+  const shown = model.shown.openRun?.shown;
+  const scrolled = vi.fn();
+  Element.prototype.scrollIntoView = scrolled; // jsdom has none
+
+  model.showRun("run-1");
+  await notebook.talk?.askForStacks("run-1");
+  expect(model.shown.openRun?.shown).toBe(shown);
+  const message = { type: "stack_texts", text_by_rank: { 0: "File train.py, line 3" }, problem: "" };
+  act(() => kernel.news({ type: "run_news", run_id: "run-1", message }));
+
+  expect(kernel.types().filter((type) => type === "follow_run")).toHaveLength(1);
+  expect(page.querySelector("[aria-label=Stacks]")?.textContent).toContain("File train.py, line 3");
+  expect(scrolled).toHaveBeenCalledOnce();
+});
+
 it("gives each run its buttons", async () => {
   const { executed } = await panelOf(readyKernel({ runs: [run()] }));
 

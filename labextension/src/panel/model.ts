@@ -87,8 +87,11 @@ export class PanelModel {
     this.changes.tell();
   }
 
-  /** Show all of a run; null: of none. */
+  /** Show all of a run; null: of none. One that is shown already stays as it is. */
   showRun(runId: string | null): void {
+    if (runId === (this.openRun?.runId ?? null)) {
+      return;
+    }
     if (this.openRun !== null) {
       this.talk?.unfollow(this.openRun.runId);
     }

@@ -162,8 +162,8 @@ export class KernelTalk {
     await this.ask({ type: "stop_named_run", run_id: runId, now });
   }
 
+  /** For the view of a run that is followed. */
   async askForStacks(runId: string): Promise<void> {
-    this.follow(runId);
     await this.ask({ type: "ask_stacks_of", run_id: runId });
   }
 
