@@ -6,9 +6,10 @@ import threading
 
 import msgspec
 
+from accel_nb.cli.options import OptionParser, add_launch_options, launch_request
 from accel_nb.errors import PlanError
 from accel_nb.jupyter.panel.followed import FollowedRun
-from accel_nb.jupyter.panel.planning import Planning
+from accel_nb.jupyter.panel.planning import Planning, request_of
 from accel_nb.jupyter.run_feed import KEPT_LINES
 from accel_nb.protocol.events import Display, LogLines, RunEvent
 from accel_nb.protocol.front_end import NewEvents, WholeRun
@@ -118,6 +119,22 @@ def test_a_page_is_told_no_values_of_variables_and_keeps_its_bounds() -> None:
 
     assert "secret" not in str(msgspec.to_builtins(whole, str_keys=True))
     assert len(whole.lines) == KEPT_LINES
+
+
+def test_w08_the_line_that_the_panel_writes_asks_for_all_of_its_choice() -> None:
+    """The line of ALL in labextension/tests/choice.test.ts."""
+    parser = OptionParser("%%accelerate", "")
+    add_launch_options(parser)
+    line = "--num-processes 2 --device cuda --devices 1,0 --mixed-precision bf16 --debug --backend local"
+
+    asked = launch_request(parser.parse_args(line.split()), function_name="%%accelerate")
+
+    choice = Choice(num_processes=2, device="cuda", devices=(1, 0), mixed_precision="bf16", debug=True, backend="local")
+    assert asked == request_of(choice)
+    assert launch_request(parser.parse_args(["--no-debug"]), function_name="%%accelerate") == request_of(
+        Choice(debug=False)
+    )
+    assert launch_request(parser.parse_args([]), function_name="%%accelerate") == request_of(Choice())
 
 
 def test_w08_only_the_newest_of_the_questions_that_wait_is_answered() -> None:
