@@ -131,14 +131,14 @@ class Accelerator(Stepping, Checkpointed, Tracked, Meshed):
         accumulation = effective_batch.adapted(
             arguments.choose_accumulation(gradient_accumulation_steps, gradient_accumulation_plugin)
         )
-        compilation = arguments.choose_compilation(dynamo_backend, dynamo_plugin)
+        self._compilation = arguments.choose_compilation(dynamo_backend, dynamo_plugin)
         layout = choose_parallelism(parallelism_config)
         self._trackers = Trackers(log_with, self.logging_dir)
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.scheduler_steps = scheduler_steps
         check_os_kernel()
-        self.state = AcceleratorState(mixed_precision, cpu, compilation, **self._handlers.of_process_group())
+        self.state = AcceleratorState(mixed_precision, cpu, self._compilation, **self._handlers.of_process_group())
         self.gradient_state = GradientState(accumulation)
         self._facts = self.state.facts
         self._parallelism = None if layout is None else laid_out(layout, self._facts)
@@ -146,7 +146,6 @@ class Accelerator(Stepping, Checkpointed, Tracked, Meshed):
         self._accumulation = Accumulation(accumulation, self.gradient_state)
         self._trigger = Trigger()
         self.scaler = make_scaler(self._precision, self.device, self.scaler_handler)
-        self._compilation = compilation
         self._looks_for_forgotten = self.use_distributed
         self._models: list[nn.Module] = []
         self._optimizers: list[AcceleratedOptimizer] = []

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public, says the documentation
 
 RANK_DEADLINE_S = 90
+OTHERS_READ_S = 1.0
 
 
 class RankFactory:
@@ -117,7 +119,15 @@ def _fork(folder: Path, rank: int) -> int:
     except BaseException:  # noqa: BLE001  it is the answer
         answer = (None, traceback.format_exc())
     (folder / f"rank{rank}").write_bytes(cloudpickle.dumps(answer))
+    _wait_for_the_others(folder, len(variables))
     os._exit(0)
+
+
+def _wait_for_the_others(folder: Path, num_ranks: int) -> None:
+    """A process that ends with unread messages takes back what it has sent last: the others get time to read it."""
+    end = time.monotonic() + OTHERS_READ_S
+    while time.monotonic() < end and not all((folder / f"rank{rank}").exists() for rank in range(num_ranks)):
+        time.sleep(0.005)
 
 
 if __name__ == "__main__":
