@@ -7,7 +7,7 @@ import pytest
 from tests.launch.census import Census, expect_gone, ids, named, wait_until
 from tests.notebook_kernel import NotebookKernel
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # three launches and a server that starts, on whatever else the machine does
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # three launches and a server that starts
 
 PREPARE = """
 %load_ext accel_nb

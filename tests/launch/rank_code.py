@@ -446,7 +446,17 @@ def who_the_frameworks_think_i_am() -> tuple[dict[str, str], tuple[int, int, int
 def contract() -> dict[str, str]:
     import os
 
-    starts = ("RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "ACCELERATE_", "ACCEL_NB_DEVICE")
+    starts = (
+        "RANK",
+        "LOCAL_",
+        "WORLD_",
+        "GROUP_",
+        "ROLE_",
+        "MASTER_",
+        "TORCHELASTIC_",
+        "ACCELERATE_",
+        "ACCEL_NB_DEVICE",
+    )
     return {name: value for name, value in os.environ.items() if name.startswith(starts)}
 
 

@@ -23,7 +23,7 @@ from tests.launch import standby_code as code
 from tests.launch.census import ProcessId, children, expect_gone, id_of, wait_until
 from tests.launch.launching import launch, on_ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launches several times, on whatever else the machine does
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launches several times
 
 READY_S = 60.0
 GONE_S = 40.0
