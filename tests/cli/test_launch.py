@@ -15,6 +15,8 @@ import pytest
 from accel_nb.cli.main import main
 from tests.layering import PROJECT
 
+pytestmark = pytest.mark.engines
+
 Refused = Callable[[Sequence[str]], str]
 
 TRAIN = """

@@ -32,6 +32,8 @@ from tests.layering import PROJECT
 
 from .test_launch import accel_nb
 
+pytestmark = pytest.mark.engines
+
 RECORDINGS = PROJECT / "tests" / "fixtures" / "runs"
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 FSDP1 = {
