@@ -185,7 +185,8 @@ def test_an_ending_signal_ends_every_rank_and_what_it_started(
         "time.sleep(600)\n",
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "accel_nb.cli", *ON_TWO, "--no-config", name],
+        # A shell that has no terminal lets what it starts in the background ignore SIGINT, and that is inherited.
+        ["env", "--default-signal=INT", sys.executable, "-m", "accel_nb.cli", *ON_TWO, "--no-config", name],
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as launched:  # fmt: skip
         assert launched.stdout is not None
@@ -193,7 +194,11 @@ def test_an_ending_signal_ends_every_rank_and_what_it_started(
         while len(pids) < 4:
             pids += map(int, launched.stdout.readline().partition("PIDS ")[2].split())
         launched.send_signal(number)
-        _, told = launched.communicate(timeout=60)
+        try:
+            _, told = launched.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            launched.kill()
+            raise
 
     assert launched.returncode == status
     assert "train.py was interrupted after" in told
