@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
-from ...devices import find_devices
+from ...devices import find_device
 from ...protocol.events import RankUsage
 from ...protocol.hardware import DeviceFigures
 from ...protocol.plan import LaunchPlan, RankPlan
@@ -134,7 +134,7 @@ class UsageRecord:
 
 def watch_usage(plan: LaunchPlan) -> UsageWatch:
     """Of the ranks of `plan`, with their devices where their kind tells figures."""
-    kind = next((device for device in find_devices() if device.kind == plan.device_kind), None)
+    kind = find_device(plan.device_kind)
     if kind is None or not kind.one_rank_each:
         return UsageWatch(plan.ranks, None)
     return UsageWatch(plan.ranks, DeviceReader(partial(kind.figures, plan.env)))
