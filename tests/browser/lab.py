@@ -107,7 +107,8 @@ class NotebookPage:
             " === 'connected'",
             timeout=START_S * 1000,
         )
-        self.page.wait_for_selector(".jp-CodeCell", timeout=START_S * 1000)
+        # Not "visible": of a notebook that is scrolled, JupyterLab hides the cells out of sight.
+        self.page.wait_for_selector(".jp-CodeCell", state="attached", timeout=START_S * 1000)
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-CodeCell").nth(index)
