@@ -24,6 +24,8 @@ from ...protocol.hardware import DeviceFigures
 from ...protocol.plan import LaunchPlan, RankPlan
 from .. import processes
 
+BASELINE_AFTER_S = 0.5
+"""What the first sample is compared with is taken then: not at once, when the ranks need the CPUs to get together."""
 FIRST_AFTER_S = 1.0
 EVERY_S = 2.0
 """PROBLEMS U11: at most so long between two samples."""
@@ -82,18 +84,19 @@ class UsageWatch:
         self._ranks = ranks
         self._devices = devices
         self._next_s: float | None = None
-        self._before_s = 0.0
+        self._before_s: float | None = None
         self._before: dict[int, float] = {}
         """Pid of a rank -> CPU seconds that it and its children had taken."""
 
     def look(self, now: float, pids: Mapping[int, int]) -> list[RankUsage]:
         """A sample when one is due; `pids`: of the ranks that run, by rank."""
         if self._next_s is None:
-            self._next_s, self._before_s = now + FIRST_AFTER_S, now
-            # Made now, so that the first sample is of the time since.
-            self._before = {pid: tree_taken(pid)[1].cpu_s for pid in pids.values()}
-            return []
+            self._next_s = now + BASELINE_AFTER_S
         if now < self._next_s:
+            return []
+        if self._before_s is None:
+            self._next_s, self._before_s = now + FIRST_AFTER_S - BASELINE_AFTER_S, now
+            self._before = {pid: tree_taken(pid)[1].cpu_s for pid in pids.values()}
             return []
         self._next_s = now + EVERY_S
         figures = self._devices.newest() if self._devices is not None else _NO_FIGURES
