@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ from accel_nb.launch.recording import recorded_events
 from accel_nb.protocol.events import RankUsage
 from accel_nb.protocol.hardware import DeviceFigures
 from accel_nb.protocol.plan import LaunchPlan, RankPlan
-from tests.launch.launching import launch
+from tests.launch.launching import DEADLINE_S, start
 
 GIB = 1 << 30
 OWN = os.getpid()
@@ -45,9 +46,14 @@ else:
 """
 
 
-def sleep_until_told_usage() -> None:
-    """On a rank: until the first samples are on their way."""
-    time.sleep(2 * FIRST_AFTER_S + 0.5)
+def wait_until_recorded(place: Path) -> None:
+    """On a rank: until the record of the run, whose folder is in the file `place`, has a sample of each rank."""
+    while not place.exists() or {event.rank for event in samples_of(Path(place.read_text()))} != {0, 1}:
+        time.sleep(0.1)
+
+
+def samples_of(log_dir: Path) -> list[RankUsage]:
+    return [event for event in recorded_events(log_dir) if isinstance(event, RankUsage)]
 
 
 @pytest.fixture
@@ -167,14 +173,18 @@ def test_the_record_of_a_run_of_days_holds_some_hundreds_of_samples_per_rank() -
     assert record.keeps(RankUsage(rank=1, memory_bytes=1, cpus=1.0, time_s=days_s)), "of another rank"
 
 
-def test_u11_a_run_tells_the_usage_of_its_ranks_and_records_it() -> None:
-    done = launch(sleep_until_told_usage)
+def test_u11_a_run_tells_the_usage_of_its_ranks_and_records_it(tmp_path: Path) -> None:
+    texts: list[str] = []
+    run = start(wait_until_recorded, tmp_path / "place", write=texts.append)
+    whole = tmp_path / "whole"
+    whole.write_text(str(run.log_dir))
+    whole.rename(tmp_path / "place")
+    run.draw()
+    run.result(timeout_s=DEADLINE_S)
 
     for rank in (0, 1):
-        known = done.run.state.ranks[rank]
+        known = run.state.ranks[rank]
         assert known.usage is not None
         assert known.peak_memory_bytes > 1 << 20
         assert len(known.busy) >= 1
-    recorded = [event for event in recorded_events(done.run.log_dir) if isinstance(event, RankUsage)]
-    assert {event.rank for event in recorded} == {0, 1}
-    assert "memory" not in done.text
+    assert "memory" not in "".join(texts)
