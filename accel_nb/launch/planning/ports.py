@@ -28,7 +28,7 @@ def bind_loopback(port: int | None) -> socket.socket:
         listener.close()
         if port is not None and error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"use_port={port} cannot be used: {LOOPBACK}:{port} is taken by {_owner(port)}. "
+                f"use_port={port} cannot be used: {LOOPBACK}:{port} is taken by {owner_of(port)}. "
                 "End that process or give another port; leave use_port out and a free port is chosen."
             ) from error
         if port is not None and error.errno == errno.EACCES:
@@ -40,7 +40,8 @@ def bind_loopback(port: int | None) -> socket.socket:
     return listener
 
 
-def _owner(port: int) -> str:
+def owner_of(port: int) -> str:
+    """Who listens on `port`, as far as this user may know."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
