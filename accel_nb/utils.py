@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
+    from .cli.torchrun import prepare_multi_gpu_env as prepare_multi_gpu_env
     from .errors import DistributedOperationException as DistributedOperationException
     from .errors import NoExecutableBatchSize as NoExecutableBatchSize
     from .protocol.environment import get_int_from_env as get_int_from_env
@@ -137,6 +138,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from .training.steps.profiling import PROFILE_PATTERN_NAME as PROFILE_PATTERN_NAME
 
 _NAMES = {
+    "cli.torchrun": "prepare_multi_gpu_env",
     "errors": "DistributedOperationException NoExecutableBatchSize",
     "protocol.environment": "get_int_from_env parse_choice_from_env parse_flag_from_env str_to_bool",
     "training.steps.amp": "get_grad_scaler get_mixed_precision_context_manager",

@@ -40,9 +40,10 @@ class _Shared:
         kind = type(self).__name__
         if self._shared_state or not (hasattr(type(self), name) or name in type(self).__annotations__):
             raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+        # Its first words, and those of the second sentence, are what Accelerate says and what people search for.
         raise StateWasReset(
-            f"this {kind} has no {name} any more: it was reset, by reset_state() or {kind}._reset_state(), after this "
-            f"object was made. Make a new Accelerator or {kind}."
+            f"`{kind}` object has no attribute `{name}` any more. This happens if `{kind}._reset_state()` or "
+            f"reset_state() was called after it was made. Make a new Accelerator or {kind}."
         )
 
 
