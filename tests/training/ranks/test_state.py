@@ -204,9 +204,7 @@ def test_l16_after_reset_state_everything_starts_afresh(capsys: pytest.CaptureFi
     reset_state()
 
     assert not is_initialized()
-    with pytest.raises(
-        TrainingError, match="^`PartialState` object has no attribute `device` any more. This"
-    ):
+    with pytest.raises(TrainingError, match=r"^`PartialState` object has no attribute `device` any more. This"):
         _ = kept.device
     assert Accelerator().mixed_precision == "no"
     assert is_initialized()
