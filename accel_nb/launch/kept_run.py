@@ -333,6 +333,11 @@ class _Unseen:
 
 def start_kept(request: LaunchRequest) -> KeptRun:
     """Start ranks that wait for cells. Raises as `start_run`."""
+    if request.backend not in ("auto", "local"):
+        raise PlanError(
+            f"{NAME} is not possible with backend={request.backend!r}: ranks are kept on the kernel's own machine. "
+            "Leave one of the two out."
+        )
     run = start_run(replace(request, function_name=NAME), serve_cells, (), {}, _Unseen(), kind=KeptRun)
     assert isinstance(run, KeptRun)
     return run

@@ -22,8 +22,8 @@ from ..protocol.failure import RankFailure
 from ..protocol.plan import LaunchPlan, LaunchRequest
 from ..protocol.run_state import RunState, RunStatus
 from .dry_run.result import DryRun
+from .engines import find_engine
 from .engines.engine import Attempt
-from .engines.local import ENGINE
 from .failures import cause_first, headline
 from .payload.packing import pack, unpack_value
 from .planning import planner
@@ -60,7 +60,7 @@ class Run:
         self._news: News = queue.SimpleQueue()
         self._listening: list[News] = [self._news]
         """One queue per view; the first is the one that the run was started with."""
-        self._supervisor = Supervisor(ENGINE, attempt, partial(_put_all, self._listening))
+        self._supervisor = Supervisor(find_engine(self._plan.engine), attempt, partial(_put_all, self._listening))
         self._over = threading.Event()
         self._when_over: list[Callable[[Run], None]] = []
         self._when_over_lock = threading.Lock()
@@ -317,7 +317,7 @@ def _prepare(
         raise PlanError("This process is a rank of a run: a rank cannot launch ranks. Launch from the kernel.")
     if not callable(function):
         raise PlanError(f"notebook_launcher needs a function to run on every rank, not {function!r}.")
-    planner.check(request)
+    _check(request)
     with contextlib.ExitStack() as undo:
         packed = undo.enter_context(pack(function, tuple(args), dict(kwargs)))
         variables = environment.current()
@@ -340,8 +340,14 @@ def plan_for(request: LaunchRequest) -> LaunchPlan:
 
     Raises PlanError, ServerFailed.
     """
-    planner.check(request)
+    _check(request)
     return _planned(request, environment.current())
+
+
+def _check(request: LaunchRequest) -> None:
+    """Raises PlanError for what cannot be carried out, whatever is launched."""
+    planner.check(request)
+    find_engine(request.backend).check(request)
 
 
 def _planned(request: LaunchRequest, variables: dict[str, str]) -> LaunchPlan:

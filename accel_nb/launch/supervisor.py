@@ -249,11 +249,14 @@ class Supervisor:
         elif now >= self._give_up_s:
             self._give_up_s = float("inf")
             group.kill()
-        elif not group.answered and now - begun_s > self._attempt.plan.timeouts.start_s * _COLD_START_FACTOR:
+        elif not group.answered and now - begun_s > self._patience_s(group):
             raise StartError(
                 f"No keeper took the run within {now - begun_s:.0f} s of its start. On a slow machine pass "
                 "timeouts=Timeouts(start_s=...)."
             )
+
+    def _patience_s(self, group: RankGroup) -> float:
+        return self._attempt.plan.timeouts.start_s * _COLD_START_FACTOR if group.answers_s is None else group.answers_s
 
     def _lost(self, group: RankGroup, reason: str) -> None:
         # What it said before it died is still in the socket.

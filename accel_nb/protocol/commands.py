@@ -102,6 +102,8 @@ class RunOrder(Command, frozen=True, kw_only=True, tag="run_order"):
     """What the attempts before have learned."""
     first_sequence: int = 1
     port_given: bool = False
+    store_port: int = 0
+    """Of the run's store where another keeper hosts it, at the plan's address; 0: this one does."""
 
 
 class StandbyOrder(Command, frozen=True, kw_only=True, tag="standby_order"):

@@ -80,6 +80,9 @@ DEVICE = "ACCEL_NB_DEVICE"
 STANDBY = "ACCEL_NB_STANDBY"
 """Of the kernel, or of a launch's `env`; see `standby_wanted`."""
 
+CONTACT = "ACCEL_NB_CONTACT"
+"""Of agents; see `take_contact`."""
+
 FAILED_BATCH_SIZES = "ACCEL_NB_FAILED_BATCH_SIZES"
 """Of ranks that were started again; see `failed_batch_sizes_variable`."""
 
@@ -222,6 +225,21 @@ def served_store() -> tuple[str, int] | None:
 def run_and_attempt() -> str:
     """What tells this start of the ranks from others that may have used the same store."""
     return f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def take_contact() -> str:
+    """``ACCEL_NB_CONTACT``: how an agent finds its kernel. A secret, which leaves the environment; empty: not set."""
+    return os.environ.pop(CONTACT, "")
+
+
+def mpi_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those by which an MPI library finds out that mpirun has started its process, and which one of them it is."""
+    return {name: value for name, value in variables.items() if foreign_launcher(name) == "MPI"}
+
+
+def mpi_fds(variables: Mapping[str, str]) -> list[int]:
+    """Descriptors that such a process has inherited for its MPI library (``PMI_FD`` of hydra)."""
+    return [int(variables["PMI_FD"])] if _is_number(variables.get("PMI_FD")) else []
 
 
 def failed_batch_sizes_variable(failed: Mapping[str, Sequence[int]]) -> dict[str, str]:

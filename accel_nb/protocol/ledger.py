@@ -107,9 +107,11 @@ class RankNotes(msgspec.Struct, frozen=True, kw_only=True):
 class LedgerPage:
     """The whole page, to be read. Made by the keeper before its ranks, which inherit it."""
 
-    def __init__(self, num_ranks: int, fd: int | None = None) -> None:
+    def __init__(self, num_ranks: int, fd: int | None = None, *, is_whole: bool = True) -> None:
         """`fd`: of an existing page's memory file, for a process that did not inherit it; stays the caller's."""
         self.num_ranks = num_ranks
+        self.is_whole = is_whole
+        """Whether all ranks of the run write here: those on other machines, or of other keepers, cannot."""
         size = num_ranks * _BLOCK_BYTES
         self.fd = os.memfd_create("ledger") if fd is None else fd
         """Of the memory file. The maker may close it: the page lives on in those who have mapped it."""

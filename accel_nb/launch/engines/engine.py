@@ -10,7 +10,7 @@ import msgspec
 
 from ...protocol.batch_sizes import SearchHistory
 from ...protocol.commands import KeeperMessage, RunCommand, Surroundings
-from ...protocol.plan import LaunchPlan
+from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
 
 
@@ -54,6 +54,10 @@ class RankGroup(Protocol):
     def answered(self) -> bool:
         """Whether a keeper has taken the run."""
 
+    @property
+    def answers_s(self) -> float | None:
+        """How long to wait for `answered`; None: as the plan allows. Infinity: `lost` says when it takes too long."""
+
     def lost(self) -> str | None:
         """A sentence when whoever held the ranks has died; None while it lives."""
 
@@ -67,6 +71,12 @@ class Engine(Protocol):
     """Starts ranks. A module constant ``ENGINE`` in ``launch/engines/<name>.py``."""
 
     name: str
+
+    def check(self, request: LaunchRequest) -> None:
+        """Refuse what this engine cannot do, or not on this machine: before anything is packed or started.
+
+        Raises EngineUnavailable, InvalidArgument or another PlanError, in one sentence.
+        """
 
     def num_tries(self) -> int:
         """How often `start` is worth a try before its error is told: what it builds on may have died unnoticed."""

@@ -14,6 +14,7 @@ from ...devices import find_devices
 from ...errors import StartError
 from ...protocol import environment
 from ...protocol.commands import GroupOpened, KeeperHello, KeeperMessage, RunCommand, RunOrder
+from ...protocol.plan import LaunchRequest
 from ...protocol.wire import Skipped
 from ..channel import Channel
 from ..interpreter import start_interpreter
@@ -60,6 +61,10 @@ class LocalGroup:
     @property
     def answered(self) -> bool:
         return self._keeper_fd >= 0
+
+    @property
+    def answers_s(self) -> float | None:
+        return None
 
     def fds(self) -> Sequence[int]:
         return (self._channel.fileno(), self._keeper_fd if self.answered else self._starter_fd)
@@ -124,6 +129,9 @@ class LocalEngine:
     """This machine's own processes."""
 
     name = "local"
+
+    def check(self, request: LaunchRequest) -> None:
+        """All that is asked of it is checked by the planner."""
 
     def num_tries(self) -> int:
         """Whoever has killed one server may have killed them all: each is found out by one try, the next is new. So is

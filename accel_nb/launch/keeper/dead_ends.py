@@ -27,9 +27,10 @@ def dead_end_failures(
     dead_end: DeadEnd, notes: Sequence[RankNotes], places: Mapping[int, Whereabouts]
 ) -> list[RankFailure]:
     """One for each rank that waits. `places`: by rank."""
-    waiting = [notes[rank] for rank in dead_end.waiting]
+    by_rank = {one.rank: one for one in notes}
+    waiting = [by_rank[rank] for rank in dead_end.waiting]
     if dead_end.absent:
-        why = _returned_text([notes[rank] for rank in dead_end.absent], waiting)
+        why = _returned_text([by_rank[rank] for rank in dead_end.absent], waiting)
     else:
         calls = [f"rank {one.rank} in {_call_text(one.call)}{_in(places[one.rank])}" for one in waiting if one.call]
         why = f"the ranks are in operations that do not fit together: {', '.join(calls)}. {_CALL_ALIKE}."
@@ -56,7 +57,7 @@ def lost_peer_failures(failures: Sequence[RankFailure], notes: Sequence[RankNote
     own = [failure for failure in failures if not failure.consequence and failure.kind != "stopped"]
     if not returned or not lost or own:
         return []
-    waiting = [notes[failure.rank] for failure in lost]
+    waiting = [one for one in notes if one.rank in {failure.rank for failure in lost}]
     why = _returned_text(returned, waiting)
     return [
         replace(failure, kind="dead_end", message=f"{_lost(failure)}: {why}", consequence=False, explanation=None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
-from ...protocol.commands import EventBatch, RunCommand, RunOrder
+from ...protocol.commands import EventBatch, RunOrder
 from ...protocol.events import RankUsage, RunEvent
 from ...protocol.wire import event_line
-from ..channel import Channel
 from ..output.event_ring import EventRing
 from ..output.log_file import LogFile
 from .usage import UsageRecord
@@ -19,10 +20,21 @@ from .usage import UsageRecord
 MAX_BATCH_BYTES = 64 << 10
 
 
+class Outlet(Protocol):
+    """The way to the kernel: of a `Channel` what is needed here."""
+
+    @property
+    def wants_to_write(self) -> bool: ...
+
+    def flush(self) -> None: ...
+
+    def send(self, message: msgspec.Struct) -> None: ...
+
+
 class EventStream:
     """Of one keeper, used by its one thread. Never blocks: what the kernel does not ask for waits in a bounded ring."""
 
-    def __init__(self, channel: Channel[RunCommand]) -> None:
+    def __init__(self, channel: Outlet) -> None:
         self._channel = channel
         self._ring = EventRing()
         self._record: LogFile | None = None

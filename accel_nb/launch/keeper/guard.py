@@ -8,18 +8,21 @@ the warm server is elsewhere. The kernel itself must not be one: its user's own 
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 from .. import processes
 from ..rank.collective_shim import COLLECTIVES
 from ..rank.group_shim import SHIM
-from .start import close_all_but, keep_in_fork, keep_in_interpreter
+from .start import close_all_but, keep_in_fork, keep_in_interpreter, keep_some
 
+_STDERR = 2
 LAST_RUN_S = 15.0
 """After the kernel's death the keeper has this long to end its run, then the guard ends what is left."""
 
@@ -49,6 +52,32 @@ def guarded_in_fork(num_ranks: int, kernel_fd: int, run: socket.socket, log_fd: 
         traceback.print_exc()
         os._exit(70)
     keep_in_fork(num_ranks=num_ranks, kernel_fd=kernel_fd, control=None, run=run, parent_pid=os.getppid())
+
+
+def guarded_beside_agent(
+    ranks: Sequence[int], num_ranks: int, agent_fd: int, run: socket.socket, *, kept_fds: Sequence[int], forks: bool
+) -> NoReturn:
+    """Everything a fork of an agent does as guard, and what that forks does as the keeper of `ranks`: the agent is its
+    kernel. `agent_fd`: pidfd. `kept_fds`: what the ranks are to inherit. `forks`: ranks are forks, else interpreters.
+    """
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        _speak_into(_STDERR)
+        close_all_but({agent_fd, run.fileno(), *kept_fds})
+        stand_guard(agent_fd)
+        os.setpgid(0, 0)
+        if forks:
+            # The ranks, its forks, find it there.
+            importlib.import_module("torch.distributed")
+            SHIM.install()
+            COLLECTIVES.install()
+        keep_some(ranks, num_ranks, agent_fd, run, forks=forks)
+        code = 0
+    except BaseException:  # noqa: BLE001  must not return into the agent's stack
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def stand_guard(kernel_fd: int) -> None:

@@ -74,11 +74,13 @@ class Keeper:
         channel: Channel[RunCommand],
         ranks: list[RankProcess],
         page: LedgerPage,
-        store: RunStore,
+        store: RunStore | None,
         kernel_fd: int,
     ) -> None:
+        """`ranks`: of the run, those that are this keeper's. `store`: None where the order says where it is."""
         self._channel = channel
         self._ranks = ranks
+        self._by_number = {rank.rank: rank for rank in ranks}
         self._page = page
         self._store = store
         self._selector = selectors.DefaultSelector()
@@ -143,6 +145,7 @@ class Keeper:
         payload = self._channel.take_fd()
         if order.port_given:
             self._store = RunStore(self._channel.take_fd())
+        port = order.store_port if self._store is None else self._store.port
         directory = Path(order.log_dir)
         self._events.begin(order)
         if order.attempt == 0:
@@ -150,7 +153,7 @@ class Keeper:
             self._events.add_all([Notice(text=text) for text in order.notices])
         for rank in self._ranks:
             rank.open_log(directory)
-            rank.channel.send(rank_order(order, rank.rank, store_port=self._store.port), [payload])
+            rank.channel.send(rank_order(order, rank.rank, store_port=port), [payload])
             self._watch(rank.output_fd, partial(self._read_output, rank))
             self._watch(rank.channel.fileno(), partial(self._read_events, rank))
             self._watch(rank.pidfd, partial(self._rank_exited, rank))
@@ -289,12 +292,12 @@ class Keeper:
         if self._order is None or self._settle_until is not None or self._escalation is not None:
             return
         for failure in failures:
-            self._fail(self._ranks[failure.rank], failure)
+            self._fail(self._by_number[failure.rank], failure)
         self._stop("failure", self._order.plan.timeouts.stop_grace_s)
 
     def _explain_lost_peers(self) -> None:
         for failure in self._run_watch.lost_peers() if self._run_watch is not None else ():
-            self._fail(self._ranks[failure.rank], failure)
+            self._fail(self._by_number[failure.rank], failure)
 
     def _go_on_without_held_ranks(self) -> None:
         for rank in [rank for rank in self._ranks if not rank.gone]:
@@ -318,7 +321,7 @@ class Keeper:
             self._tell_held("a process that the ranks had left behind", pid)
         for rank in self._ranks:
             self._events.add_all(rank.finish_output(time.monotonic()))
-        if order.port_given:
+        if order.port_given and self._store is not None:
             # Another run may ask for it at once.
             self._store.close()
         is_over = good or self._stopped_by_user or bool(self._held)

@@ -16,7 +16,7 @@ from .rank_process import RankProcess
 
 def tell_ranks(command: ToRanks | InterruptRanks, ranks: Sequence[RankProcess], kernel: Channel[RunCommand]) -> None:
     """Carry out `command`, whose descriptors came over `kernel`. A rank that is gone is left out: its end is told."""
-    told = [ranks[rank] for rank in command.ranks]
+    told = [rank for rank in ranks if rank.rank in command.ranks]
     if isinstance(command, InterruptRanks):
         for rank in told:
             rank.send_signal(signal.SIGINT)

@@ -54,6 +54,7 @@ class RunWatch:
         self._plan = plan
         self._page = page
         self._ranks = ranks
+        self._by_number = {rank.rank: rank for rank in ranks}
         self._desk = desk
         self._cells = cells
         self._tell = tell
@@ -99,12 +100,13 @@ class RunWatch:
             self._look_at_memory()
 
     def notes(self) -> list[RankNotes]:
-        """What each rank has noted, in their order."""
-        for rank in range(self._plan.num_ranks):
-            fingerprint = self._page.fingerprint(rank)
-            if self._fingerprints.get(rank) != fingerprint:
-                self._fingerprints[rank] = fingerprint
-                self._notes[rank] = self._page.notes(rank)
+        """What each rank of this keeper has noted, in their order."""
+        for rank in self._ranks:
+            number = rank.rank
+            fingerprint = self._page.fingerprint(number)
+            if self._fingerprints.get(number) != fingerprint:
+                self._fingerprints[number] = fingerprint
+                self._notes[number] = self._page.notes(number)
         return [self._known(self._notes[rank.rank], rank) for rank in self._ranks]
 
     @staticmethod
@@ -128,7 +130,7 @@ class RunWatch:
             return
         places = self._places(stacks)
         text = sentence(places)
-        if (call := all_in_one_call(notes)) is not None:
+        if self._page.is_whole and (call := all_in_one_call(notes)) is not None:
             first = number_in_group(call.number) == 1
             text = f"{text}. {interconnect_hint(self._plan, first=first)}"
         self._stall_told = True
@@ -138,13 +140,13 @@ class RunWatch:
         self._asking = False
         notes = self.notes()
         # While the stacks came, a rank may have come on, or said more about it by itself.
-        if self._hangs.lasts(dead_end, notes) and not any(self._ranks[rank].outcome for rank in dead_end.waiting):
+        if self._hangs.lasts(dead_end, notes) and not any(self._by_number[rank].outcome for rank in dead_end.waiting):
             self._end_with(dead_end_failures(dead_end, notes, {one.rank: one for one in self._places(stacks)}))
 
     def _places(self, stacks: dict[int, RankStacks]) -> list[Whereabouts]:
         now_ns = time.monotonic_ns()
         return [
-            self._place(self._ranks[notes.rank], notes, stacks.get(notes.rank, _NO_STACKS), now_ns)
+            self._place(self._by_number[notes.rank], notes, stacks.get(notes.rank, _NO_STACKS), now_ns)
             for notes in self.notes()
         ]
 

@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from ...protocol import environment
@@ -55,7 +55,20 @@ def keep_in_interpreter(num_ranks: int, kernel_fd: int, run: socket.socket) -> N
     _keep(page, kernel_fd, None, run, _spawning(page))
 
 
-def rank_in_interpreter(rank_fd: int, keeper_pid: int, num_ranks: int, ledger_fd: int) -> NoReturn:
+def keep_some(ranks: Sequence[int], num_ranks: int, kernel_fd: int, run: socket.socket, *, forks: bool) -> None:
+    """Everything a process does as the keeper of `ranks` of a run of `num_ranks`, of which other keepers have the rest.
+
+    `forks`: its ranks are forks of it, else fresh interpreters. The order says where the run's store is, or brings the
+    socket for it.
+    """
+    page = LedgerPage(num_ranks, is_whole=len(ranks) == num_ranks)
+    start = _forking(page, {kernel_fd, run.fileno()}, ahead=False) if forks else _spawning(page)
+    processes_of_ranks = _start_ranks(page, ranks, start)
+    processes.outlive_parent()
+    Keeper(Channel[RunCommand](run, RunCommand), processes_of_ranks, page, None, kernel_fd).run()
+
+
+def rank_in_interpreter(rank_fd: int, keeper_pid: int, num_ranks: int, ledger_fd: int, is_whole: bool) -> NoReturn:
     """Everything a fresh interpreter does as a rank."""
     processes.die_with_parent(keeper_pid)
     from ..rank.collective_shim import COLLECTIVES
@@ -63,7 +76,7 @@ def rank_in_interpreter(rank_fd: int, keeper_pid: int, num_ranks: int, ledger_fd
 
     SHIM.install()
     COLLECTIVES.install()
-    page = LedgerPage(num_ranks, ledger_fd)
+    page = LedgerPage(num_ranks, ledger_fd, is_whole=is_whole)
     os.close(ledger_fd)
     run_rank(socket.socket(fileno=rank_fd), page, meanwhile=iter(()))
 
@@ -80,13 +93,8 @@ def close_all_but(kept: Iterable[int]) -> None:
 def _keep(
     page: LedgerPage, kernel_fd: int, control: socket.socket | None, run: socket.socket | None, start: StartRank
 ) -> None:
-    processes.become_subreaper()
     # The ranks first: the store gives this process threads, after which it must not fork.
-    ranks = [RankProcess(rank, start) for rank in range(page.num_ranks)]
-    os.close(page.fd)
-    # The keeper's own descriptors grow with the ranks; theirs keep the kernel's limit.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    ranks = _start_ranks(page, range(page.num_ranks), start)
     store = RunStore()
     for rank in ranks:
         rank.channel.send(StoreAddress(host=store.host, port=store.port))
@@ -99,6 +107,16 @@ def _keep(
         return
     processes.outlive_parent()
     Keeper(Channel[RunCommand](run, RunCommand), ranks, page, store, kernel_fd).run()
+
+
+def _start_ranks(page: LedgerPage, ranks: Sequence[int], start: StartRank) -> list[RankProcess]:
+    processes.become_subreaper()
+    started = [RankProcess(rank, start) for rank in ranks]
+    os.close(page.fd)
+    # The keeper's own descriptors grow with the ranks; theirs keep the kernel's limit.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return started
 
 
 def _forking(page: LedgerPage, kept_by_keeper: set[int], *, ahead: bool) -> StartRank:
@@ -134,7 +152,7 @@ def _spawning(page: LedgerPage) -> StartRank:
         process = start_interpreter(
             "accel_nb.launch.keeper.start",
             "rank_in_interpreter",
-            [sock.fileno(), os.getpid(), page.num_ranks, page.fd],
+            [sock.fileno(), os.getpid(), page.num_ranks, page.fd, page.is_whole],
             variables=environment.current(),
             pass_fds=[sock.fileno(), page.fd],
             output=write_fd,

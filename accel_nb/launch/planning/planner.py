@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from ...devices import find_devices
 from ...devices.device import Device
-from ...errors import EngineUnavailable, InvalidArgument
+from ...errors import InvalidArgument
 from ...protocol.environment import RESPECTED_NAMES, foreign_launcher
 from ...protocol.hardware import DeviceInfo, NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest, RankPlan
-from .checks import UNBUILT_ENGINES, check_platform, check_request, check_system, checked_port
+from .checks import check_platform, check_request, check_system, checked_port
 from .device_choice import check_precision, check_recorder, choose_devices, choose_kind, choose_start_method, label
 from .reasons import choice_reasons, device_reasons, removal_reasons, setting_sources, stale_reasons, threads_reason
 
@@ -39,7 +39,6 @@ def make_plan(
     by_kind = {kind.kind: kind for kind in (find_devices() if kinds is None else kinds)}
     check_platform(hardware.platform)
     check_request(request, visibility_variables=[name for k in by_kind.values() for name in k.visibility_variables])
-    _check_engine(request, hardware)
     kind = choose_kind(request, hardware, by_kind)
     check_precision(request, kind)
     check_recorder(request, kind)
@@ -57,7 +56,7 @@ def make_plan(
     plan = LaunchPlan(
         run_id=run_id,
         function_name=request.function_name,
-        engine="local",
+        engine="local" if request.backend == "auto" else request.backend,
         device_kind=kind.kind,
         process_group=kind.process_group,
         start_method=start_method,
@@ -78,8 +77,8 @@ def make_plan(
 
 
 def check(request: LaunchRequest) -> None:
-    """Refuse what no machine could carry out, or this one never: cheap, before the function is packed. Raises as
-    `make_plan` does.
+    """Refuse what no machine could carry out, or this one never, whatever the engine: cheap, before the function is
+    packed. Raises as `make_plan` does.
     """
     check_platform(sys.platform)
     check_system()
@@ -112,17 +111,6 @@ def _with_settings(plan: LaunchPlan, request: LaunchRequest) -> LaunchPlan:
         timeouts=request.timeouts,
         asked_num_processes=request.num_processes,
     )
-
-
-def _check_engine(request: LaunchRequest, hardware: NodeHardware) -> None:
-    if request.backend not in UNBUILT_ENGINES:
-        return
-    here = ""
-    if request.backend == "mpi":
-        command = hardware.mpi_command
-        here = f" ({command} is here)" if command else " (and neither mpirun nor mpiexec is on PATH)"
-    what = f"backend={request.backend!r} is not part of this version{here}"
-    raise EngineUnavailable(f"{what}; backend='local' starts the ranks on this machine.")
 
 
 def _ranks(

@@ -514,26 +514,6 @@ class TestEngine:
     def test_local_processes(self, backend: str) -> None:
         assert plan(backend=backend).engine == "local"
 
-    @pytest.mark.parametrize("backend", ["ray", "elastic"])
-    def test_engines_that_have_not_been_built(self, backend: str) -> None:
-        assert refusal(EngineUnavailable, backend=backend) == (
-            f"backend={backend!r} is not part of this version; backend='local' starts the ranks on this machine."
-        )
-
-    @pytest.mark.parametrize(
-        ("command", "where"),
-        [("", "and neither mpirun nor mpiexec is on PATH"), ("/usr/bin/mpirun", "/usr/bin/mpirun is here")],
-    )
-    def test_mpi_says_whether_it_is_there(self, command: str, where: str) -> None:
-        assert refusal(EngineUnavailable, replace(CPU_ONLY, mpi_command=command), backend="mpi") == (
-            f"backend='mpi' is not part of this version ({where}); backend='local' starts the ranks on this machine."
-        )
-
-    def test_an_unknown_engine(self) -> None:
-        assert refusal(InvalidArgument, backend="dask") == (
-            "backend='dask' is not known; allowed: 'auto', 'local', 'mpi', 'ray', 'elastic'."
-        )
-
     def test_a_process_group_is_no_engine(self) -> None:
         assert refusal(InvalidArgument, backend="nccl") == (
             "backend='nccl' names no engine: gloo and nccl follow from the device; leave backend out."

@@ -1,0 +1,114 @@
+"""The agent: a process beside a keeper on any machine, which stands for the kernel there.
+
+    hub ══zmq══ agent ──run channel── keeper ──▶ ranks
+                  └─ forks ──▶ guard ─forks─▶ keeper
+
+It relays, and decides nothing. Where the kernel is gone it lets the keeper go, which ends its ranks; when the agent is
+killed, the keeper sees that as its kernel's death.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from ....protocol import environment
+from ....protocol.remote import Contact, Summons
+from ...interpreter import start_interpreter
+from ...keeper.guard import guarded_beside_agent
+
+_FAILED = 1
+
+
+def start_agent(summons: Summons, *, variables: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
+    """An agent on this machine, in a session of its own; `output` becomes its stdout and stderr, where it says what it
+    cannot tell the kernel. The caller owns the process, which ends by itself.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        process = start_interpreter(
+            __name__, "summoned_by_pipe", [read_fd], variables=variables, pass_fds=[read_fd], output=output
+        )
+        # Within what a pipe takes at once.
+        with os.fdopen(write_fd, "wb", closefd=False) as pipe:
+            pipe.write(msgspec.msgpack.encode(summons))
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+    return process
+
+
+def summoned_by_pipe(read_fd: int) -> None:
+    """Everything a fresh interpreter does as the agent of the summons that come over `read_fd`."""
+    with os.fdopen(read_fd, "rb") as pipe:
+        summons = msgspec.msgpack.decode(pipe.read(), type=Summons)
+    sys.exit(serve(summons))
+
+
+def summoned_by_mpi() -> int:
+    """Everything a process that mpirun has started does as an agent; gives its exit status."""
+    text = environment.take_contact()
+    rank = environment.read_rank(environment.mpi_variables(environment.current()))
+    if not text or rank is None:
+        what = environment.CONTACT if not text else "the rank"
+        print(f"accel_nb: mpirun started this process without {what}.", file=sys.stderr)  # noqa: T201  nobody else listens
+        return _FAILED
+    return serve(Summons(contact=Contact.decode(text), seat=rank.rank))
+
+
+def serve(summons: Summons) -> int:
+    """Hold the ranks of the seat until the run is over; gives the exit status. In a process that has one thread and has
+    imported neither torch nor zmq.
+    """
+    # An interrupt at a terminal is for the kernel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ours, theirs = socket.socketpair()
+    guard_pid = _fork_guard(summons, ours, theirs)
+    theirs.close()
+    from .relay import relay
+
+    try:
+        return relay(summons, ours, guard_pid)
+    except Exception as error:  # noqa: BLE001  told where the engine can read it
+        print(f"accel_nb: {error}", file=sys.stderr, flush=True)  # noqa: T201  nobody else listens
+        return _FAILED
+    finally:
+        ours.close()
+        _await_guard(guard_pid)
+
+
+def _fork_guard(summons: Summons, ours: socket.socket, theirs: socket.socket) -> int:
+    """At once, so that torch is imported there while the agent finds its kernel."""
+    contact = summons.contact
+    agent_fd = os.pidfd_open(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        guarded_beside_agent(
+            contact.seats[summons.seat],
+            contact.num_ranks,
+            agent_fd,
+            theirs,
+            kept_fds=environment.mpi_fds(environment.current()),
+            forks=contact.start_method == "forkserver",
+        )
+    os.close(agent_fd)
+    return pid
+
+
+def _await_guard(pid: int) -> None:
+    """It ends within seconds of the run's channel."""
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(summoned_by_mpi())

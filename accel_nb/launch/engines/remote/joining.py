@@ -1,0 +1,408 @@
+"""The thread that joins keepers into one run: gather the agents, have them meet, give orders, merge what they say, end.
+
+gathering ──all came──▶ meeting ──all reach the store──▶ running ──all ended──▶ over ──Release──▶ left
+    └────────── trouble: a sentence, and nothing of the run has begun ──────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from ....protocol.commands import (
+    DumpStacks,
+    EventBatch,
+    GroupOpened,
+    KeeperHello,
+    KeeperMessage,
+    Pull,
+    Release,
+    RunCommand,
+    RunOrder,
+    Stacks,
+    Stop,
+    Value,
+)
+from ....protocol.events import Notice, Restarting, RunEnded, RunStarted
+from ....protocol.plan import LaunchPlan
+from ....protocol.remote import (
+    AgentEnded,
+    AgentFailed,
+    AgentHello,
+    AgentMessage,
+    FilePart,
+    MeetAt,
+    Met,
+    Refused,
+)
+from ....protocol.wire import Skipped
+from ...keeper.event_stream import EventStream
+from ..engine import Attempt
+from .file_copies import write_part
+from .hub import Hub
+from .mailbox import Mailbox
+from .merging import Merging
+from .placing import missing_text, placed, version_problem
+from .reaching import versions
+from .seat import Seat
+from .starter import AgentStarter
+
+Phase = Literal["gathering", "meeting", "running", "over", "left"]
+
+TICK_S = 0.1
+BEAT_EVERY_S = 1.0
+EVIDENCE_S = 3.0
+"""After a connection has broken, so long the engine has to find out why, before the loss is told."""
+LEAVE_S = 20.0
+"""Released agents end within this, or are killed."""
+STACKS_S = 2.5
+"""What has not come by then is left out."""
+
+
+class _Outlet:
+    """The supervisor's mailbox, as `EventStream` wants it."""
+
+    wants_to_write = False
+
+    def __init__(self, said: Mailbox[KeeperMessage]) -> None:
+        self._said = said
+
+    def flush(self) -> None: ...
+
+    def send(self, message: msgspec.Struct) -> None:
+        assert isinstance(message, EventBatch)
+        self._said.put(message)
+
+
+class Joining:
+    """Of one attempt. `run` is the thread; of the rest, only what is said to be is for others."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        hub: Hub,
+        starter: AgentStarter,
+        said: Mailbox[KeeperMessage],
+        asked: Mailbox[RunCommand],
+        *,
+        start_s: float | None = None,
+    ) -> None:
+        self.answered = False
+        """For any thread: the keepers have the run."""
+        self.trouble = ""
+        """For any thread: why there is no run any more that could say so itself."""
+        self._attempt = attempt
+        self._payload_fd = os.dup(attempt.payload_fd)
+        self._hub = hub
+        self._starter = starter
+        self._said = said
+        self._asked = asked
+        self._seats = [Seat(number, ranks, hub.send) for number, ranks in enumerate(hub.contact.seats)]
+        self._start_s = attempt.plan.timeouts.start_s if start_s is None else start_s
+        self._events = EventStream(_Outlet(said))
+        self._merging = Merging(
+            range(attempt.plan.num_ranks),
+            attempt.log_dir,
+            attempt=attempt.number,
+            max_restarts=attempt.plan.max_restarts,
+            searches=attempt.searches,
+        )
+        self._phase: Phase = "gathering"
+        self._killed = False
+        self._begun_s = time.monotonic()
+        self._next_beat_s = 0.0
+        self._leave_until_s = float("inf")
+        self._stacks: dict[int, str] | None = None
+        """What has come of those that were asked for; None: nobody asks."""
+        self._stacks_due: set[int] = set()
+        self._stacks_until_s = 0.0
+
+    def kill(self) -> None:
+        """From any thread: end all agents, whatever they do."""
+        self._killed = True
+        self._asked.put(Release())
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Until the attempt is released and nothing of it is left. Never raises: `trouble` says what went wrong."""
+        try:
+            while self._phase != "left":
+                wake_fds = [fd for fd in (self._asked.fd, self._starter.fd()) if fd >= 0]
+                self._hub.wait(wake_fds, self._timeout_s())
+                self._turn(time.monotonic())
+        except Exception as error:  # noqa: BLE001  told to the supervisor, which ends the run
+            self._give_up(f"the keepers cannot be joined: {type(error).__name__}: {error}")
+            self._starter.kill()
+        finally:
+            self._events.close()
+            os.close(self._payload_fd)
+            for seat in self._seats:
+                seat.link.close()
+            self._hub.close()
+            self._starter.close()
+
+    def _turn(self, now: float) -> None:
+        for peer, data in self._hub.receive():
+            self._take(peer, data, now)
+        for command, fds in self._asked.take_all():
+            self._obey(command)
+            for fd in fds:
+                os.close(fd)
+        self._look_after(now)
+        match self._phase:
+            case "gathering":
+                self._gather(now)
+            case "meeting":
+                if all(seat.has_met for seat in self._seats):
+                    self._give_orders()
+            case "running":
+                self._act(now)
+            case _:
+                pass
+        if now >= self._leave_until_s or (self._is_released and all(seat.has_left for seat in self._seats)):
+            self._phase = "left"
+        self._events.send_due(now)
+
+    @property
+    def _is_released(self) -> bool:
+        return self._leave_until_s < float("inf")
+
+    def _timeout_s(self) -> float:
+        busy = any(seat.link.wants_to_write for seat in self._seats if seat.is_there)
+        return 0.005 if busy else min(TICK_S, max(0.0, self._events.due_in_s(time.monotonic())))
+
+    # ---- what the supervisor says
+
+    def _obey(self, command: RunCommand) -> None:
+        match command:
+            case Pull():
+                self._events.ask()
+            case Stop():
+                self._tell(command)
+            case DumpStacks():
+                self._ask_for_stacks()
+            case Release():
+                self._release()
+            case _:
+                raise AssertionError(f"{type(command).__name__} is refused before a run over several machines begins")
+
+    def _tell(self, command: Stop | Release) -> None:
+        for seat in self._seats:
+            seat.send(command)
+
+    def _release(self) -> None:
+        if self._killed:
+            self._starter.kill()
+        if self._is_released:
+            return
+        self._leave_until_s = time.monotonic() + LEAVE_S
+        for seat in self._seats:
+            if not seat.is_there:
+                seat.has_left = True
+            elif self._phase in ("gathering", "meeting"):
+                seat.link.send(Refused(reason=self.trouble or "the run was given up before it began"))
+                seat.link.flush()
+                seat.has_left = True
+        self._tell(Release())
+
+    def _ask_for_stacks(self) -> None:
+        self._stacks, self._stacks_until_s = {}, time.monotonic() + STACKS_S
+        asked = [seat for seat in self._seats if seat.is_there and not seat.run_ended]
+        self._stacks_due = {seat.number for seat in asked}
+        for seat in asked:
+            seat.link.send(DumpStacks())
+
+    # ---- what agents say
+
+    def _take(self, peer: bytes, data: bytes, now: float) -> None:
+        seat = next((one for one in self._seats if one.peer == peer), None)
+        if seat is None:
+            self._admit(peer, data, now)
+            return
+        message = seat.link.take(data)
+        if message is not None:
+            self._note(seat, message, now)
+
+    def _admit(self, peer: bytes, data: bytes, now: float) -> None:
+        """The first that a new connection says."""
+        newcomer = Seat(-1, (), self._hub.send)
+        hello = newcomer.link.take(data)
+        if not isinstance(hello, AgentHello) or not 0 <= hello.seat < len(self._seats):
+            return
+        seat = self._seats[hello.seat]
+        if seat.hello is not None or self._phase != "gathering":
+            newcomer.welcome(peer, hello, now)
+            newcomer.link.send(Refused(reason=f"{self._starter.seat_text(hello.seat)} is there already"))
+            return
+        seat.welcome(peer, hello, now)
+        if problem := version_problem(hello, versions(), self._attempt.plan.function_name):
+            self._give_up(problem)
+
+    def _note(self, seat: Seat, message: AgentMessage | Skipped, now: float) -> None:
+        match message:
+            case EventBatch():
+                self._note_events(seat, message, now)
+                seat.send(Pull())
+            case Value():
+                fd = seat.link.take_fd()
+                self._said.put(message, [fd])
+                os.close(fd)
+            case Stacks():
+                self._note_stacks(seat, message)
+            case FilePart():
+                self._keep_part(seat, message)
+            case Skipped():
+                self._events.add(Notice(text=f"skipped a message of {self._who(seat)}: {message.reason}"))
+            case _:
+                self._note_agent(seat, message, now)
+
+    def _note_agent(
+        self, seat: Seat, message: AgentHello | AgentFailed | AgentEnded | Met | KeeperHello | GroupOpened, now: float
+    ) -> None:
+        """How the agent itself fares."""
+        match message:
+            case Met(problem=""):
+                seat.has_met = True
+            case Met():
+                self._give_up(message.problem)
+            case AgentFailed():
+                seat.reason = message.reason
+                seat.notice_break(now)
+            case AgentEnded():
+                seat.has_left = seat.run_ended = True
+            case AgentHello() | KeeperHello() | GroupOpened():
+                pass
+
+    def _note_events(self, seat: Seat, batch: EventBatch, now: float) -> None:
+        seat.run_ended = seat.run_ended or any(isinstance(event, RunEnded | Restarting) for event in batch.events)
+        self._events.add_all(self._merging.take(batch.events, now, seat.to_local))
+
+    def _note_stacks(self, seat: Seat, message: Stacks) -> None:
+        if self._stacks is not None:
+            self._stacks |= message.text_by_rank
+            self._stacks_due.discard(seat.number)
+
+    def _keep_part(self, seat: Seat, part: FilePart) -> None:
+        try:
+            write_part(self._attempt.log_dir, part, seat.ranks)
+        except OSError as error:
+            if part.offset == 0:
+                file = self._attempt.log_dir / part.name
+                self._events.add(
+                    Notice(text=f"{file} cannot be written, lines will be missing there: {error.strerror}.")
+                )
+
+    # ---- the clock
+
+    def _look_after(self, now: float) -> None:
+        """Connections, and what the engine knows."""
+        for seat in self._seats:
+            if seat.is_there:
+                seat.link.flush()
+        gone = self._starter.gone()
+        is_due = now >= self._next_beat_s
+        if is_due:
+            self._next_beat_s = now + BEAT_EVERY_S
+        for seat in self._seats:
+            if is_due or seat.number in gone:
+                seat.beat(now)
+        # Who was ended for another's sake has said so: the cause comes first.
+        for seat in sorted(self._seats, key=lambda one: one.reason != ""):
+            if seat.has_left or seat.is_there:
+                continue
+            if seat.number in gone:
+                self._lose(seat, gone[seat.number], now)
+            elif seat.broken_s is not None and now >= seat.broken_s + EVIDENCE_S:
+                self._lose(seat, self._starter.evidence(seat.number), now)
+
+    def _lose(self, seat: Seat, evidence: str, now: float) -> None:
+        """The agent is gone, and with it its ranks."""
+        seat.has_left = True
+        what = seat.reason or (
+            f"the agent of {self._who(seat)}, which held it, is gone"
+            if seat.hello is not None
+            else f"no agent came for {self._who(seat)}"
+        )
+        sentence = f"{what}. {evidence}".rstrip().rstrip(".") + "."
+        if self._phase in ("gathering", "meeting"):
+            self._give_up(sentence)
+        elif self._phase == "running":
+            seat.run_ended = True
+            self._events.add_all(self._merging.lose(seat.ranks, sentence, now))
+
+    def _gather(self, now: float) -> None:
+        missing = [seat for seat in self._seats if seat.hello is None]
+        if missing and now - self._begun_s > self._start_s:
+            who = [self._starter.seat_text(seat.number) for seat in missing]
+            text = missing_text(self._attempt.plan, who, len(self._seats), self._start_s)
+            evidence = [said for seat in missing if (said := self._starter.evidence(seat.number))]
+            self._give_up(" ".join([text, *dict.fromkeys(evidence)]))
+        if missing or self.trouble:
+            return
+        store = self._store_seat().hello
+        assert store is not None
+        self._phase = "meeting"
+        for seat in self._seats:
+            seat.link.send(MeetAt(host=store.address, port=store.store_port))
+
+    def _store_seat(self) -> Seat:
+        return next(seat for seat in self._seats if 0 in seat.ranks)
+
+    def _give_orders(self) -> None:
+        attempt = self._attempt
+        hellos = {seat.number: seat.hello for seat in self._seats if seat.hello is not None}
+        try:
+            plan = placed(attempt.plan, [seat.ranks for seat in self._seats], hellos)
+        except ValueError as error:
+            self._give_up(str(error))
+            return
+        order = self._order(plan, hellos[self._store_seat().number].store_port)
+        self._events.begin(order)
+        if attempt.number == 0:
+            self._events.add(RunStarted(plan=plan.without_values(), log_dir=str(attempt.log_dir)))
+            self._events.add_all(Notice(text=text) for text in attempt.notices)
+        for seat in self._seats:
+            seat.link.send(replace(order, notices=()), [self._payload_fd])
+            seat.link.send(Pull())
+        self._phase = "running"
+        self.answered = True
+
+    def _order(self, plan: LaunchPlan, store_port: int) -> RunOrder:
+        attempt = self._attempt
+        return RunOrder(
+            plan=plan,
+            surroundings=attempt.surroundings,
+            log_dir=str(attempt.log_dir),
+            attempt=attempt.number,
+            searches=attempt.searches,
+            first_sequence=attempt.first_sequence,
+            store_port=store_port,
+        )
+
+    def _act(self, now: float) -> None:
+        until_s = self._merging.settle_until_s
+        if until_s is not None and now >= until_s:
+            self._merging.settle_until_s = float("inf")
+            self._tell(Stop(by="failure", grace_s=self._attempt.plan.timeouts.stop_grace_s))
+        if self._stacks is not None and (not self._stacks_due or now >= self._stacks_until_s):
+            self._said.put(Stacks(text_by_rank=self._stacks))
+            self._stacks = None
+        if all(seat.run_ended for seat in self._seats):
+            self._phase = "over"
+            self._events.add(self._merging.end(now - self._begun_s))
+
+    def _give_up(self, sentence: str) -> None:
+        """Nothing of the run has begun, or nobody can go on with it."""
+        self.trouble = self.trouble or sentence
+        # Wakes the supervisor, which asks what was lost.
+        self._said.put(GroupOpened())
+
+    def _who(self, seat: Seat) -> str:
+        where = f" on {seat.hello.host}" if seat.hello is not None else ""
+        text = self._starter.seat_text(seat.number)
+        return text if where.strip() in text else f"{text}{where}"

@@ -1,0 +1,125 @@
+"""One run out of the events of several keepers: what is passed on, when the others are stopped, how it ends. Pure, but
+for the clock's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ....protocol.batch_sizes import SearchHistory
+from ....protocol.events import (
+    RankFailed,
+    RankFinished,
+    Restarting,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StopRequested,
+)
+from ....protocol.failure import RankFailure
+from ...keeper.keeper import SETTLE_S
+
+_NOTHING = SearchHistory()
+
+
+class Merging:
+    """Of one attempt. `ranks`: of the run. `log_dir`: the kernel's folder of the run."""
+
+    def __init__(
+        self,
+        ranks: Collection[int],
+        log_dir: Path,
+        *,
+        attempt: int,
+        max_restarts: int,
+        searches: SearchHistory = _NOTHING,
+    ) -> None:
+        self.settle_until_s: float | None = None
+        """When the ranks of all keepers are to be stopped, since one has failed; None: none has."""
+        self._log_dir = log_dir
+        self._attempt = attempt
+        self._max_restarts = max_restarts
+        self._searches = searches
+        self._open = set(ranks)
+        """Ranks that have neither returned nor failed."""
+        self._failed = False
+        self._ends: list[RunEnded | Restarting] = []
+        self._stops: set[str] = set()
+
+    def take(self, events: Iterable[RunEvent], now: float, to_local: Callable[[float], float]) -> list[RunEvent]:
+        """What of one keeper's events is of the run. `to_local`: its monotonic clock's time -> this machine's."""
+        return [passed for event in events if (passed := self._taken(event, now, to_local)) is not None]
+
+    def lose(self, ranks: Iterable[int], sentence: str, now: float) -> list[RunEvent]:
+        """The keeper of `ranks` is gone."""
+        silent = sorted(self._open.intersection(ranks))
+        consequence = self._failed
+        failures = [
+            RankFailure(rank=rank, kind="died", message=sentence, time_s=now, consequence=consequence)
+            for rank in silent
+        ]
+        return [self._noted(RankFailed(rank=failure.rank, failure=failure), now) for failure in failures]
+
+    def end(self, duration_s: float) -> RunEnded | Restarting:
+        """All keepers have said how their part ended, or are gone."""
+        again = [end for end in self._ends if isinstance(end, Restarting)]
+        ended = [end for end in self._ends if isinstance(end, RunEnded)]
+        by_user = bool(self._stops - {"failure"})
+        may_restart = self._attempt - self._searches.restarts < self._max_restarts
+        if by_user or not (self._failed and (again or may_restart)):
+            return RunEnded(duration_s=duration_s, leftovers=sum(end.leftovers for end in ended))
+        return Restarting(
+            attempt=self._attempt + 1,
+            reason=next((end.reason for end in again if end.reason), ""),
+            searches=_joined([self._searches, *(end.searches for end in again)]),
+        )
+
+    def _taken(self, event: RunEvent, now: float, to_local: Callable[[float], float]) -> RunEvent | None:
+        match event:
+            case RunStarted():
+                return None
+            case RunEnded() | Restarting():
+                self._ends.append(event)
+                self._failed = self._failed or isinstance(event, Restarting)
+                return None
+            case StopRequested():
+                if event.by in self._stops:
+                    return None
+                self._stops.add(event.by)
+            case RankFinished():
+                self._open.discard(event.rank or 0)
+            case RankFailed():
+                event = replace(event, failure=self._localised(event.failure, to_local))
+        # Numbered anew.
+        return replace(self._noted(event, now), sequence=0)
+
+    def _noted(self, event: RunEvent, now: float) -> RunEvent:
+        if isinstance(event, RankFailed):
+            self._failed = True
+            self._open.discard(event.failure.rank)
+            if self.settle_until_s is None:
+                self.settle_until_s = now + SETTLE_S * (2 if event.failure.consequence else 1)
+        return event
+
+    def _localised(self, failure: RankFailure, to_local: Callable[[float], float]) -> RankFailure:
+        memory = failure.memory
+        if memory is not None and memory.file:
+            memory = replace(memory, file=str(self._log_dir / Path(memory.file).name))
+        return replace(failure, time_s=to_local(failure.time_s), memory=memory)
+
+
+def _joined(histories: Iterable[SearchHistory]) -> SearchHistory:
+    """What any of them has learned."""
+    failed: dict[str, tuple[int, ...]] = {}
+    died: dict[str, None] = {}
+    restarts = 0
+    for history in histories:
+        restarts = max(restarts, history.restarts)
+        died |= dict.fromkeys(history.died)
+        for name, sizes in history.failed.items():
+            known = failed.get(name, ())
+            failed[name] = (*known, *(size for size in sizes if size not in known))
+    return SearchHistory(failed=failed, died=tuple(died), restarts=restarts)

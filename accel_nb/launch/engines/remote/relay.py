@@ -1,0 +1,280 @@
+"""An agent's work: find the kernel, take the order, pass on what kernel and keeper say, until nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ....protocol import environment
+from ....protocol.commands import KeeperHello, KeeperMessage, Release, RunCell, RunCommand, RunOrder, ToRanks, Value
+from ....protocol.remote import AgentEnded, AgentFailed, AgentHello, HubMessage, MeetAt, Met, Refused, Summons
+from ....protocol.wire import Skipped
+from ...channel import Channel
+from ...planning.hardware import usable_cpus
+from ...processes import is_readable
+from .adapting import adapted
+from .file_copies import FileCopies
+from .hub import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, QUEUED_FRAMES, endpoint
+from .link import Link
+from .reaching import Unreachable, device_names, interface_of, listen, place, reach, store_problem, versions
+
+_TICK_MS = 100
+_ANSWER_S = 30.0
+"""A kernel that does not answer within this is none of ours."""
+_SEND_RETRY_MS = 10
+_LAST_WORDS_S = 10.0
+_GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+class Wire:
+    """The agent's end of the connection to the hub."""
+
+    def __init__(self, summons: Summons, address: str) -> None:
+        contact = summons.contact
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.CURVE_SERVERKEY, contact.hub_key.encode())
+        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, contact.agent_key.encode())
+        self.socket.setsockopt(zmq.CURVE_SECRETKEY, contact.agent_secret.encode())
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)  # a connection that breaks has lost messages
+        self.socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        self.socket.setsockopt(zmq.IPV6, 1)
+        self.monitor = self.socket.get_monitor_socket(_GONE)
+        self.is_gone = False
+        self.socket.connect(endpoint(address, contact.port))
+        self.link: Link[HubMessage] = Link(self._send, HubMessage)
+
+    def receive(self) -> list[HubMessage | Skipped]:
+        """All that has come. Sets `is_gone`."""
+        messages: list[HubMessage | Skipped] = []
+        while self.socket.poll(0):
+            message = self.link.take(self.socket.recv())
+            if message is not None:
+                messages.append(message)
+        while self.monitor.poll(0):
+            recv_monitor_message(self.monitor)
+            self.is_gone = True
+        return messages
+
+    def close(self, linger_s: float) -> None:
+        """Send what waits, as far as that takes no longer. A second call does nothing."""
+        if self.socket.closed:
+            return
+        self.link.close()
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close(linger=round(linger_s * 1000))
+        self._context.term()
+
+    def _send(self, data: bytes) -> bool:
+        if self.is_gone:
+            return True
+        try:
+            self.socket.send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+
+def relay(summons: Summons, run: socket.socket, guard_pid: int) -> int:
+    """The agent's whole life beside the keeper at the other end of `run`; gives its exit status.
+
+    Raises Unreachable. `run` is closed when it returns, so that the keeper ends.
+    """
+    contact = summons.contact
+    ranks = contact.seats[summons.seat]
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"the agent of ranks {ranks[0]} to {ranks[-1]}"
+    address, own_address = reach(contact.addresses, contact.port, who)
+    store = listen(own_address, None) if 0 in ranks else None
+    folder = Path(tempfile.mkdtemp(prefix=f"accel_nb_{contact.run_id}_"))
+    try:
+        hello = AgentHello(
+            seat=summons.seat,
+            node=summons.node,
+            place=place(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            versions=versions(),
+            address=own_address,
+            interface=interface_of(own_address),
+            store_port=0 if store is None else store.getsockname()[1],
+            cpu_count=len(usable_cpus()),
+            devices=device_names(),
+            monotonic_s=time.monotonic(),
+        )
+        guard_fd = os.pidfd_open(guard_pid)
+        try:
+            return Relay(summons, hello, Wire(summons, address), run, guard_fd, folder, store, who).run()
+        finally:
+            os.close(guard_fd)
+    finally:
+        if store is not None:
+            store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Relay:
+    """One thread."""
+
+    def __init__(
+        self,
+        summons: Summons,
+        hello: AgentHello,
+        wire: Wire,
+        run: socket.socket,
+        guard_fd: int,
+        folder: Path,
+        store: socket.socket | None,
+        who: str,
+    ) -> None:
+        self._summons = summons
+        self._hello = hello
+        self._wire = wire
+        self._link = wire.link
+        self._channel: Channel[KeeperMessage] = Channel(run, KeeperMessage)
+        self._guard_fd = guard_fd
+        self._folder = folder
+        self._store = store
+        self._who = who
+        self._copies = FileCopies(folder, self._link.send)
+        self._heard = self._released = self._refused = self._failed = False
+        self._terminated = 0
+        self._begun_s = time.monotonic()
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note_signal)
+        self._link.send(self._hello)
+        try:
+            while not (self._wire.is_gone or self._refused or self._failed):
+                self._wait()
+                for message in self._wire.receive():
+                    self._obey(message)
+                self._pass_on()
+                if self._released and is_readable(self._guard_fd):
+                    return self._leave()
+                self._tick()
+        finally:
+            # The keeper takes that for the end of its run.
+            self._channel.close()
+            self._wire.close(_LAST_WORDS_S if self._failed else 0.0)
+        # Of what the kernel knows an engine need not be told, which may end all the others for it.
+        return 0 if self._failed or self._refused else 1
+
+    def _note_signal(self, number: int, _frame: object) -> None:
+        self._terminated = number
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wire.socket, zmq.POLLIN)
+        poller.register(self._wire.monitor, zmq.POLLIN)
+        if not self._released:
+            poller.register(self._channel.fileno(), zmq.POLLIN)
+        poller.register(self._guard_fd, zmq.POLLIN)
+        busy = self._link.wants_to_write or self._channel.wants_to_write
+        poller.poll(_SEND_RETRY_MS if busy else _TICK_MS)
+
+    def _obey(self, message: HubMessage | Skipped) -> None:
+        self._heard = True
+        match message:
+            case RunOrder():
+                self._begin(message)
+            case MeetAt():
+                self._link.send(Met(problem=store_problem(message.host, message.port, self._who)))
+            case Refused():
+                self._refused = True
+            case Release():
+                self._released = True
+                self._channel.send(message)
+            case Skipped():
+                self._fail(f"{self._who} cannot read what the kernel says: {message.reason}")
+            case _:
+                self._tell_keeper(message)
+
+    def _begin(self, order: RunOrder) -> None:
+        payload = self._link.take_fd()
+        try:
+            own = adapted(
+                order,
+                self._hello,
+                self._folder,
+                own=environment.current(),
+                surroundings=self._summons.surroundings,
+                kernels_place=self._hello.place == self._summons.contact.place,
+            )
+            cwd = os.fsdecode(own.surroundings.cwd)
+            if not Path(cwd).is_dir():
+                self._fail(
+                    f"{self._hello.host} has no folder {cwd}, the kernel's working directory, in which its ranks "
+                    "are to start. Put the project at the same place everywhere, or change to a folder that all have."
+                )
+                return
+            fds = [payload] if self._store is None else [payload, self._store.fileno()]
+            self._channel.send(own, fds)
+        finally:
+            os.close(payload)
+
+    def _tell_keeper(self, command: RunCommand) -> None:
+        fds = [self._link.take_fd()] if isinstance(command, ToRanks) and isinstance(command.message, RunCell) else []
+        self._channel.send(command, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _pass_on(self) -> None:
+        """What the keeper says."""
+        messages, closed = self._channel.receive()
+        for message in messages:
+            fds = [self._channel.take_fd()] if isinstance(message, KeeperHello | Value) else []
+            if isinstance(message, Skipped):
+                continue  # both are of one version
+            # The keeper's pidfd is for processes of its machine.
+            self._link.send(message, fds if isinstance(message, Value) else [])
+            for fd in fds:
+                os.close(fd)
+        if (closed or is_readable(self._guard_fd)) and not self._released:
+            self._fail(f"the keeper of {self._who} on {self._hello.host} was killed from outside, or crashed")
+
+    def _tick(self) -> None:
+        self._link.flush()
+        self._channel.flush()
+        if self._terminated and not self._failed:
+            name = signal.Signals(self._terminated).name
+            self._fail(f"the agent of {self._who} on {self._hello.host} was ended by {name}")
+        if not self._link.wants_to_write:
+            self._copies.send_logs()
+        if not self._heard and time.monotonic() - self._begun_s > _ANSWER_S:
+            contact = self._summons.contact
+            raise Unreachable(
+                f"{self._who} on {self._hello.host}: what listens at {', '.join(contact.addresses)}:{contact.port} "
+                f"has not answered within {_ANSWER_S:g} s: it is not the notebook's kernel, or wants no such agent."
+            )
+
+    def _fail(self, reason: str) -> None:
+        self._failed = True
+        self._link.send(AgentFailed(reason=reason))
+        self._flush_all()
+
+    def _leave(self) -> int:
+        """The keeper has ended: what is still to be told, and out."""
+        self._copies.send_rest()
+        self._link.send(AgentEnded())
+        self._flush_all()
+        self._wire.close(_LAST_WORDS_S)
+        return 0
+
+    def _flush_all(self) -> None:
+        end = time.monotonic() + _LAST_WORDS_S
+        while self._link.wants_to_write and not self._wire.is_gone and time.monotonic() < end:
+            self._wire.receive()
+            self._link.flush()
+            self._wire.socket.poll(_SEND_RETRY_MS)
