@@ -352,7 +352,10 @@ def _check(request: LaunchRequest) -> None:
 
 def _planned(request: LaunchRequest, variables: dict[str, str]) -> LaunchPlan:
     make = make_dry_run_plan if request.dry_run else planner.make_plan
-    plan = make(request, counted_hardware(request, variables), kernel_env=variables, run_id=new_run_id())
+    engine = find_engine(request.backend)
+    hardware = engine.hardware(request, counted_hardware(request, variables))
+    plan = make(request, hardware, kernel_env=variables, run_id=new_run_id())
+    engine.check_plan(plan)
     return STANDBY.with_reasons(plan, variables)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ...protocol.batch_sizes import SearchHistory
 from ...protocol.commands import KeeperMessage, RunCommand, Surroundings
+from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
 
@@ -77,6 +78,12 @@ class Engine(Protocol):
 
         Raises EngineUnavailable, InvalidArgument or another PlanError, in one sentence.
         """
+
+    def hardware(self, request: LaunchRequest, own: NodeHardware) -> NodeHardware:
+        """What the planner is to count on, where that is not what this machine has, `own`. Raises PlanError."""
+
+    def check_plan(self, plan: LaunchPlan) -> None:
+        """Refuse a plan that cannot be carried out with what there is now. Raises PlanError."""
 
     def num_tries(self) -> int:
         """How often `start` is worth a try before its error is told: what it builds on may have died unnoticed."""

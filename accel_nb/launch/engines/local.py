@@ -14,7 +14,8 @@ from ...devices import find_devices
 from ...errors import StartError
 from ...protocol import environment
 from ...protocol.commands import GroupOpened, KeeperHello, KeeperMessage, RunCommand, RunOrder
-from ...protocol.plan import LaunchRequest
+from ...protocol.hardware import NodeHardware
+from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
 from ..channel import Channel
 from ..interpreter import start_interpreter
@@ -132,6 +133,12 @@ class LocalEngine:
 
     def check(self, request: LaunchRequest) -> None:
         """All that is asked of it is checked by the planner."""
+
+    def hardware(self, _request: LaunchRequest, own: NodeHardware) -> NodeHardware:
+        return own
+
+    def check_plan(self, plan: LaunchPlan) -> None:
+        """The planner has counted what this machine has."""
 
     def num_tries(self) -> int:
         """Whoever has killed one server may have killed them all: each is found out by one try, the next is new. So is

@@ -19,8 +19,8 @@ from ....protocol.plan import StartMethod
 from ....protocol.remote import Contact
 from .reaching import place
 
-HEARTBEAT_MS = 5_000
-HEARTBEAT_TIMEOUT_MS = 20_000
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 8_000
 """A machine that has not answered for so long is gone. ZeroMQ's own thread answers, also of a busy interpreter."""
 QUEUED_FRAMES = 16
 """Waiting to be sent on one connection, of up to 1 MiB each."""

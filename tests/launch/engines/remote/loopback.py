@@ -13,7 +13,8 @@ from accel_nb.launch.engines.remote.hub import Hub
 from accel_nb.launch.engines.remote.joined_group import JoinedGroup
 from accel_nb.launch.engines.remote.limits import check_limits
 from accel_nb.protocol import environment
-from accel_nb.protocol.plan import LaunchRequest
+from accel_nb.protocol.hardware import NodeHardware
+from accel_nb.protocol.plan import LaunchPlan, LaunchRequest
 from accel_nb.protocol.remote import Contact, Summons
 
 
@@ -77,6 +78,12 @@ class LoopbackEngine:
 
     def check(self, request: LaunchRequest) -> None:
         check_limits(request)
+
+    def hardware(self, _request: LaunchRequest, own: NodeHardware) -> NodeHardware:
+        return own
+
+    def check_plan(self, plan: LaunchPlan) -> None:
+        pass
 
     def num_tries(self) -> int:
         return 1

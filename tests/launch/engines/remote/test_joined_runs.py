@@ -235,5 +235,5 @@ def test_a_rank_that_is_not_ready_in_time_is_named(loopback: Install) -> None:
 
     launched = launch(summed, 1, backend="loopback", timeouts=Timeouts(start_s=0.01), num_processes=2)
 
-    with pytest.raises((RunFailed, StartError), match="was not ready 0.01 s after its start"):
+    with pytest.raises((RunFailed, StartError), match=r"was not ready 0\.01 s after its start"):
         launched.run.result()
