@@ -32,7 +32,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
 
 class StartKeeper(Command, frozen=True, kw_only=True, tag="start_keeper"):
     """Hand the attached socket (the keeper's end of a run's channel) to a keeper with this many ranks; to a standby
-    keeper: take it.
+    keeper: take it, if all ranks are still ready, else close it.
     """
 
     num_ranks: int
@@ -122,6 +122,7 @@ class StandbyNews(Command, frozen=True, kw_only=True, tag="standby_news"):
     """How a standby set fares."""
 
     state: Literal["ready", "over"]
+    keeper_pid: int
     reason: str = ""
     """Why it is over."""
 
@@ -255,9 +256,13 @@ class GetReady(Command, frozen=True, kw_only=True, tag="get_ready"):
     device_kind: str
 
 
+class Confirm(Command, frozen=True, kw_only=True, tag="confirm"):
+    """A run is about to be handed over: say `RankReady` once more."""
+
+
 class RankReady(Command, frozen=True, kw_only=True, tag="rank_ready"):
-    """What `GetReady` asked for is done."""
+    """What `GetReady` asked for is done, and this rank is alive."""
 
 
-RankMessage = StoreAddress | GetReady | RankOrder | RunCell | CloseGroups | EndCells
+RankMessage = StoreAddress | GetReady | Confirm | RankOrder | RunCell | CloseGroups | EndCells
 RankReport = RunEvent | RankReady

@@ -141,10 +141,8 @@ class LocalEngine:
         """The planner has counted what this machine has."""
 
     def num_tries(self) -> int:
-        """Whoever has killed one server may have killed them all: each is found out by one try, the next is new. So is
-        a set of ranks in standby.
-        """
-        return 2 + max(1, POOL.num_servers())
+        """Whoever has killed one server may have killed them all: each is found out by one try, the next is new."""
+        return 1 + max(1, POOL.num_servers())
 
     def start(self, attempt: Attempt, cancelled: Callable[[], bool]) -> LocalGroup:
         """Hand the attempt to a keeper. Raises StartError."""
@@ -188,8 +186,12 @@ def _from_server(
 ) -> LocalGroup:
     variables = base_variables(attempt)
     server = PRELOAD.server_for(attempt.plan.function_name, variables, cancelled)
-    if not STANDBY.hand_over(attempt.plan, attempt.surroundings, server, theirs):
+    taken = STANDBY.hand_over(attempt.plan, attempt.surroundings, server)
+    if taken is None:
         server.start_keeper(attempt.plan.num_ranks, theirs)
+    else:
+        ours.close()
+        ours = taken
     return LocalGroup(ours, os.dup(server.pidfd), server.log_file, attempt.plan.run_id, server)
 
 

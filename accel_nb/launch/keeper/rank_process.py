@@ -53,7 +53,7 @@ class RankProcess:
         self.pidfd = os.pidfd_open(self.pid)
         self.channel: Channel[RankReport] = Channel(ours, RankReport)
         self.is_ready = False
-        """It has got ready for a run that is to come, as it was told to."""
+        """It has said so since it was told to get ready for a run that is to come, or was asked whether it is."""
         self.gone = False
         self.started = False
         self.output_ended = False

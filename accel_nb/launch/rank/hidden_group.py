@@ -41,7 +41,6 @@ class HiddenGroup:
         device: torch.device,
     ) -> None:
         """Open it with all ranks, do the first operation, hide it. `device` must be the current one of its kind."""
-        import torch
         import torch.distributed as dist
 
         self._destroy = destroy
@@ -50,10 +49,8 @@ class HiddenGroup:
         self._variables = _transport_variables()
         own_hook = sys.excepthook
         init(backend=backend, store=store, rank=rank, world_size=num_ranks)
-        counted = torch.ones(1, device=device)
-        dist.all_reduce(counted)
-        if counted.item() != num_ranks:
-            raise RuntimeError(f"the first all_reduce of {num_ranks} ranks counted {counted.item():g}")
+        if (counted := _count_ranks(device)) != num_ranks:
+            raise RuntimeError(f"the first all_reduce of {num_ranks} ranks counted {counted:g}")
         # torch names the rank in what the hook writes, from the moment on at which the group is open.
         self._hook, sys.excepthook = sys.excepthook, own_hook
         self._group: Any = dist.distributed_c10d.GroupMember.WORLD  # torch's ProcessGroup
@@ -117,6 +114,16 @@ class HiddenGroup:
 
         default: timedelta = distributed_c10d._get_default_timeout(Backend(self._backend))  # noqa: SLF001  no public way
         return default
+
+
+def _count_ranks(device: torch.device) -> float:
+    """By a first all_reduce, which connects them. Leaves no tensor behind."""
+    import torch
+    import torch.distributed as dist
+
+    counted = torch.ones(1, device=device)
+    dist.all_reduce(counted)
+    return counted.item()
 
 
 def _set_default(group: Any) -> None:  # noqa: ANN401  torch's, or None

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from ...errors import PayloadError
 from ...protocol import environment, ledger, sink
-from ...protocol.commands import GetReady, RankMessage, RankOrder, RankReady, StoreAddress
+from ...protocol.commands import Confirm, GetReady, RankMessage, RankOrder, RankReady, StoreAddress
 from ...protocol.events import RankFailed, RankFinished, RankStarted, RunEvent
 from ...protocol.failure import RankFailure
 from ...protocol.stack_signal import answer_stack_signal
@@ -69,7 +69,11 @@ def wait_for_order(
             case StoreAddress():
                 SHIM.connect(message.host, message.port)
             case GetReady():
+                # What is left of the rehearsal would close the group that is opened here.
+                meanwhile = iter(())
                 get_ready(message)
+                send_with_fds(sock, frame(RankReady()))
+            case Confirm():
                 send_with_fds(sock, frame(RankReady()))
             case RankOrder():
                 return message, reader.take_fd()

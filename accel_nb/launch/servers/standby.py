@@ -1,10 +1,13 @@
 """Ranks in standby: after a run the next launch's ranks are got ready, and wait with device and process group open.
 
     run of f ends ──▶ after ──StandbyOrder──▶ warm server ──▶ keeper and ranks: ready for f as it was launched
-    launch of f ────▶ hand_over ──the run's channel──▶ that keeper
+    launch of f ────▶ hand_over ──the run's channel──▶ that keeper ──KeeperHello──▶ the run begins
 
 A set is used by one run. It is for launches that are alike in all that devices and groups are opened with (`_Key`);
 what else a launch brings, its ranks get when it comes. One set per process: it takes memory of the devices.
+
+No launch depends on a set: one that is not ready, does not fit, has died or does not answer is let go, and the launch
+starts as if there had been none. Only a keeper that has answered is told what to run.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ from .warm_client import WarmServer
 
 IDLE_S = 300.0
 """A set is let go when no launch has taken it for so long."""
+TAKES_S = 1.0
+"""A set that was handed a run answers within a millisecond or two; a busy machine may take its time."""
 _STEP_S = 0.005
 FREE_TIMES = 8.0
 """With "auto" ranks stand by only where so many times what they take is free ..."""
@@ -58,9 +63,34 @@ class _Set:
         self.key = key
         self.text = set_text(plan)
         self.kernel = kernel
-        self.is_ready = False
+        self.keeper_pid = 0
+        """0: it is not ready yet."""
         self.over = ""
         """Why it is over; empty while it is not."""
+
+    def take(self, num_ranks: int, within_s: float) -> socket.socket | None:
+        """The kernel's end of a run's channel, on which its keeper has said hello: it has taken the run. None when it
+        has not within that time; it cannot any more then. The set is used up.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                send_packet(self.kernel, StartKeeper(num_ranks=num_ranks), [theirs.fileno()])
+            except OSError:
+                # It has just ended.
+                within_s = 0.0
+        if is_readable(ours.fileno(), within_s) and ours.recv(1, socket.MSG_PEEK):
+            self.kernel.close()
+            return ours
+        ours.close()
+        self.let_go()
+        return None
+
+    def let_go(self) -> None:
+        # A process that user code has forked may hold a copy of the socket, which closing would leave open.
+        with contextlib.suppress(OSError):
+            self.kernel.shutdown(socket.SHUT_RDWR)
+        self.kernel.close()
 
     def listen(self) -> None:
         """Take in what its keeper has said."""
@@ -69,14 +99,16 @@ class _Set:
             news = msgspec.msgpack.decode(packet, type=StandbyNews) if packet else None
             if news is None or news.state == "over":
                 self.over = "its process has ended" if news is None else news.reason
-            self.is_ready = news is not None and news.state == "ready"
+            else:
+                self.keeper_pid = news.keeper_pid
 
 
 class StandbySets:
-    """Of this process. Any thread may call; nothing blocks but `is_ready`."""
+    """Of this process. Any thread may call; nothing blocks for longer than it says."""
 
     def __init__(self) -> None:
         self.idle_s = IDLE_S
+        self.takes_s = TAKES_S
         self._lock = threading.Lock()
         self._set: _Set | None = None
         self._last_over = ""
@@ -93,9 +125,7 @@ class StandbySets:
 
     def after(self, plan: LaunchPlan, surroundings: Surroundings, next_server: Callable[[], WarmServer]) -> None:
         """A run of `plan` has ended: get ranks ready for the next, on the server that it would start from, if it is
-        likely to want them.
-
-        Raises ServerFailed when the server is gone.
+        likely to want them. There are none when that server is gone.
         """
         mode = _mode(environment.from_bytes(surroundings.variables) | plan.env)
         likely = mode == "on" or plan.run_id in self._with_group
@@ -104,42 +134,34 @@ class StandbySets:
             self.let_go()
         if mode == "off" or not likely or _obstacle(plan, mode):
             return
-        server = next_server()
-        key = _key(plan, surroundings.variables, server)
-        with self._lock:
-            if self._current() is not None and self._set is not None and self._set.key == key:
-                return
-            self._let_go()
-            self._set = self._start(key, plan, surroundings, server, asked=mode == "on")
+        with contextlib.suppress(ServerFailed), self._lock:
+            server = next_server()
+            key = _key(plan, surroundings.variables, server)
+            current = self._current()
+            if current is None or current.key != key:
+                self._let_go()
+                self._set = self._start(key, plan, surroundings, server, asked=mode == "on")
 
-    def hand_over(
-        self, plan: LaunchPlan, surroundings: Surroundings, server: WarmServer, run_socket: socket.socket
-    ) -> bool:
-        """Give a run to the set, if there is one that is ready for it or is getting so; whether that is done.
-
-        Ranks that start otherwise find the devices free: a set that does not fit is let go.
+    def hand_over(self, plan: LaunchPlan, surroundings: Surroundings, server: WarmServer) -> socket.socket | None:
+        """Give a run to the set, if one is ready for it: the kernel's end of the run's channel, whose keeper has
+        answered. None: start its ranks otherwise. They find the devices free: the set is let go. Blocks for `takes_s`
+        when a set hangs.
         """
         with self._lock:
             current = self._current()
-            if current is None:
-                return False
-            fits = (
-                not _obstacle(plan, "on")
-                and _mode(environment.from_bytes(surroundings.variables) | plan.env) != "off"
-                and current.key == _key(plan, surroundings.variables, server)
-            )
-            if not fits:
-                if current.key.device_kind == plan.device_kind:
-                    self._let_go()
-                return False
+            if current is None or current.key.device_kind != plan.device_kind:
+                return None
             self._set = None
-            with current.kernel:
-                try:
-                    send_packet(current.kernel, StartKeeper(num_ranks=plan.num_ranks), [run_socket.fileno()])
-                except OSError:
-                    # It has just ended.
-                    return False
-            return True
+        fits = (
+            current.keeper_pid != 0
+            and not _obstacle(plan, "on")
+            and _mode(environment.from_bytes(surroundings.variables) | plan.env) != "off"
+            and current.key == _key(plan, surroundings.variables, server)
+        )
+        if fits:
+            return current.take(plan.num_ranks, self.takes_s)
+        current.let_go()
+        return None
 
     def let_go(self) -> str:
         """End the set; what it was, empty when there is none. A forked child of this process leaves it alone."""
@@ -150,15 +172,21 @@ class StandbySets:
             self._let_go()
             return "" if current is None else current.text
 
-    def is_ready(self, within_s: float = 0.0) -> bool:
-        """Whether there is a set whose ranks are ready; waits for it that long, as long as it may still get there."""
+    def keeper(self, within_s: float = 0.0) -> int:
+        """Process id of the keeper of a set whose ranks are ready, 0 when there is none; waits for it that long, as long
+        as it may still get there.
+        """
         end = time.monotonic() + within_s
         while True:
             with self._lock:
                 current = self._current()
-            if current is None or current.is_ready or time.monotonic() >= end:
-                return current is not None and current.is_ready
+            if current is None or current.keeper_pid or time.monotonic() >= end:
+                return 0 if current is None else current.keeper_pid
             time.sleep(_STEP_S)
+
+    def is_ready(self, within_s: float = 0.0) -> bool:
+        """Whether there is a set whose ranks are ready; waits as `keeper` does."""
+        return self.keeper(within_s) != 0
 
     def reasons(self, plan: LaunchPlan, variables: Mapping[str, str]) -> tuple[str, ...]:
         """What is to be said about standby in the plan of a launch from a kernel with `variables`.
@@ -226,10 +254,7 @@ class StandbySets:
 
     def _let_go(self) -> None:
         if self._set is not None:
-            # A process that user code has forked may hold a copy of the socket, which closing would leave open.
-            with contextlib.suppress(OSError):
-                self._set.kernel.shutdown(socket.SHUT_RDWR)
-            self._set.kernel.close()
+            self._set.let_go()
             self._set = None
 
 

@@ -1,8 +1,9 @@
 """The warm server: a process with torch imported and exactly one thread, that forks keepers.
 
 It never computes, never opens a device, never imports the user's own modules. After each run it forks the next keeper
-with its ranks ahead, so that a launch only has to hand over a socket. On request such a keeper gets its ranks ready for
-one launch in particular: from then on it answers to the kernel alone. A keeper that dies leaves its ranks and all they
+with its ranks ahead, so that a launch only has to hand over a socket. On request, and when no launch has come for a
+moment, such a keeper gets its ranks ready for one launch in particular: from then on it answers to the kernel alone, and
+another one is forked for launches of another kind. A keeper that dies leaves its ranks and all they
 started to the server, which is a subreaper and ends them. While it has neither requests nor children it moves its
 memory to huge pages.
 """
@@ -39,6 +40,8 @@ from . import huge_pages, template
 IDLE_KEEPER_S = 300.0
 """An idle keeper and its ranks are let go after this long."""
 _LAST_RUNS_S = 15.0
+QUIET_S = 0.25
+"""Ranks are got ready only when no launch has followed for so long: one that comes at once would find the CPUs busy."""
 _WIND_UP_STEP_MS = 500
 """After the kernel's death the server waits this long for its keepers, then ends what is left."""
 
@@ -57,6 +60,19 @@ class _KeeperProcess(msgspec.Struct):
         self.control.close()
 
 
+class _Wish(msgspec.Struct):
+    """That a keeper gets its ranks ready."""
+
+    request: StandBy
+    fds: list[int]
+    due_s: float
+
+    def drop(self) -> None:
+        """The set's socket closes, which tells the kernel."""
+        for fd in self.fds:
+            os.close(fd)
+
+
 class WarmServer:
     """The server's loop. One thread, in the server process."""
 
@@ -71,6 +87,7 @@ class WarmServer:
         """None when it is done."""
         self._ranks_ahead = 0
         """Fork a keeper with so many ranks as soon as there is nothing better to do; 0: none."""
+        self._wish: _Wish | None = None
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
         self._poll.register(kernel_fd, select.POLLIN)
@@ -78,7 +95,7 @@ class WarmServer:
     def run(self) -> None:
         """Until the kernel closes its end or dies."""
         while True:
-            ready = self._poll.poll(0 if self._has_work_ahead() else IDLE_KEEPER_S * 1000)
+            ready = self._poll.poll(self._due_in_s() * 1000)
             if not ready:
                 self._work_ahead()
             for fd, _ in ready:
@@ -95,12 +112,18 @@ class WarmServer:
             # What a keeper could not end has become ours, and may have ended since.
             processes.reap_orphans(spare=set(self._pids.values()))
 
-    def _has_work_ahead(self) -> bool:
-        return bool(self._ranks_ahead) or (self._collapsing is not None and not self._children)
+    def _due_in_s(self) -> float:
+        """Until `_work_ahead` has something to do."""
+        if self._ranks_ahead or (self._collapsing is not None and not self._children):
+            return 0.0
+        return IDLE_KEEPER_S if self._wish is None else max(0.0, self._wish.due_s - time.monotonic())
 
     def _work_ahead(self) -> None:
         """One step of what makes later launches faster."""
-        if self._collapsing is not None and not self._children:
+        if self._wish is not None and time.monotonic() >= self._wish.due_s:
+            wish, self._wish = self._wish, None
+            self._have_stand_by(wish)
+        elif self._collapsing is not None and not self._children:
             self._collapsing = self._collapsing if next(self._collapsing, self) is None else None
         elif self._ranks_ahead:
             num_ranks, self._ranks_ahead = self._ranks_ahead, 0
@@ -117,7 +140,9 @@ class WarmServer:
             case ForkAhead():
                 self._ranks_ahead = request.num_ranks
             case StandBy():
-                self._have_stand_by(request, fds)
+                if self._wish is not None:
+                    self._wish.drop()
+                self._wish = _Wish(request, list(map(os.dup, fds)), time.monotonic() + QUIET_S)
         for fd in fds:
             os.close(fd)
 
@@ -136,15 +161,16 @@ class WarmServer:
                 return
         self._fork_keeper(num_ranks, run_fd)
 
-    def _have_stand_by(self, request: StandBy, fds: list[int]) -> None:
-        """A keeper that cannot be told any more is dead, and the set's socket closes, which tells the kernel."""
-        keeper = self._idle(request.num_ranks) or self._fork_keeper(request.num_ranks)
-        try:
-            send_packet(keeper.control, request, fds)
-        except OSError:
-            keeper.leave()
-        else:
+    def _have_stand_by(self, wish: _Wish) -> None:
+        if not _is_given_up(wish.fds[1]):
+            num_ranks = wish.request.num_ranks
+            keeper = self._idle(num_ranks) or self._fork_keeper(num_ranks)
             keeper.state = "standby"
+            # One that cannot be told any more is dead.
+            with contextlib.suppress(OSError):
+                send_packet(keeper.control, wish.request, wish.fds)
+            self._ranks_ahead = num_ranks
+        wish.drop()
 
     def _fork_keeper(self, num_ranks: int, run_fd: int | None = None) -> _KeeperProcess:
         """One that waits for a run, or begins with the one on `run_fd`."""
@@ -215,6 +241,8 @@ class WarmServer:
         """The kernel needs this server no more, or is dead. Runs under way go on to their end while it lives; after its
         death their keepers end them, and what they cannot end, we end.
         """
+        if self._wish is not None:
+            self._wish.drop()
         self._let_idle_go()
         for keeper in self._children.values():
             if keeper is not None and keeper.state == "standby":
