@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ...devices.device import Device
 from ...protocol.commands import Confirm, GetReady, StandbyNews, StandbyOrder, StartKeeper
 from ..channel import receive_packet, send_packet
 from .orders import rank_order
@@ -35,15 +36,24 @@ _WATCH_EVERY_S = 0.5
 class StandbySet:
     """One set. Used by its keeper's one thread."""
 
-    def __init__(self, order_fd: int, kernel_fd: int, ranks: Sequence[RankProcess], store_port: int) -> None:
-        """`order_fd`: memory file of a `StandbyOrder`; `kernel_fd`: the set's socket. Both are owned from now on."""
+    def __init__(
+        self,
+        order_fd: int,
+        kernel_fd: int,
+        ranks: Sequence[RankProcess],
+        store_port: int,
+        device: Device | None = None,
+    ) -> None:
+        """`order_fd`: memory file of a `StandbyOrder`; `kernel_fd`: the set's socket. Both are owned from now on.
+        `device`: as of `StandbyRoom`.
+        """
         data = os.pread(order_fd, os.fstat(order_fd).st_size, 0)
         os.close(order_fd)
         self._order = msgspec.msgpack.decode(data, type=StandbyOrder)
         self._kernel = socket.socket(fileno=kernel_fd)
         self._ranks = ranks
         self._store_port = store_port
-        self._room = StandbyRoom(self._order)
+        self._room = StandbyRoom(self._order, device)
         self._state = "looking"
         self._until_s = 0.0
         """End of what `_state` says; 0: to be set."""

@@ -280,6 +280,7 @@ def _mode(variables: Mapping[str, str]) -> str:
 def _obstacle(plan: LaunchPlan, mode: str) -> str:
     """Why no ranks can stand by for launches like `plan`; empty when they can."""
     obstacles = (
+        (plan.engine != "local", f"{plan.engine} starts them"),
         (plan.start_method != "forkserver", f"start_method={plan.start_method!r} starts them otherwise"),
         (plan.dry_run is not None, "a dry run has ranks of its own"),
         (plan.rendezvous_port is not None, "use_port gives their store a port of its own"),
