@@ -249,6 +249,30 @@ def opens_otherwise(way: str, path: str) -> tuple[bool, bool, float]:
     return waited, adopted, value.item()
 
 
+def value_of_module(name: str) -> tuple[bool, str]:
+    """Whether a group waited; what a module of the user's holds."""
+    import importlib
+
+    waited, value = has_hidden(), importlib.import_module(name).VALUE
+    opens_group()
+    return waited, value
+
+
+def counts_itself(folder: str) -> bool:
+    """Leaves a file per call; whether a group waited."""
+    with open(f"{folder}/{os.getpid()}", "x"):  # noqa: PTH123  imports next to nothing
+        return has_hidden()
+
+
+def waits() -> None:
+    """With an open group, until it is stopped."""
+    import time
+
+    opens_group()
+    print("up", flush=True)
+    time.sleep(600)
+
+
 def half_of_them_open() -> None:
     from torch import distributed
 
@@ -270,6 +294,8 @@ def fails(ending: str) -> None:
     if distributed.get_rank() == 1:
         if ending == "raise":
             raise ValueError("boom")
+        if ending == "memory":
+            torch.empty(1 << 60, device=device)
         if ending == "exit":
             os._exit(3)
         os.kill(os.getpid(), signal.SIGKILL)

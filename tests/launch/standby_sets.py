@@ -1,0 +1,44 @@
+"""Sets of ranks in standby, for tests that play the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from accel_nb.launch.servers.standby import STANDBY
+from tests.launch import standby_code as code
+from tests.launch.census import ProcessId, children, id_of
+from tests.launch.launching import on_ranks
+
+READY_S = 240.0
+"""A server may have to import what the function needs first, on a busy machine."""
+GONE_S = 40.0
+TAKES_S = 60.0
+"""So long the tests have a launch wait for a set: what is tested is whether it is taken, not how fast."""
+FRESH = [(False, False, False, 3.0)] * 2
+"""What `code.opens_group` gives on fresh ranks ..."""
+ADOPTED = [(True, False, True, 3.0)] * 2
+"""... and on those that have waited."""
+
+
+def wait_for_set() -> list[ProcessId]:
+    """Have one made, as a run with a group does, and give its ranks once they are ready."""
+    on_ranks(code.opens_group)
+    return ready_set()
+
+
+def ready_set() -> list[ProcessId]:
+    """The ranks in standby, once they are ready."""
+    keeper = STANDBY.keeper(READY_S)
+    assert keeper
+    return [id_of(rank.pid) for rank in children(psutil.Process(keeper))]
+
+
+def from_standby(function: Callable[..., Any], *args: object) -> list[Any]:
+    """What `function` returns on ranks that were in standby for it. Earlier launches teach a server what it imports."""
+    for _ in range(2):
+        on_ranks(function, *args)
+        assert STANDBY.is_ready(READY_S)
+    return on_ranks(function, *args)
