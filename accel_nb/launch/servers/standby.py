@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import socket
 import threading
@@ -29,7 +28,6 @@ from ...errors import InvalidArgument, ServerFailed
 from ...protocol import environment
 from ...protocol.commands import RunOrder, StandbyNews, StandbyOrder, StartKeeper, Surroundings
 from ...protocol.plan import LaunchPlan
-from ..cgroups import read_limits
 from ..channel import receive_packet, send_packet
 from ..processes import is_readable
 from .warm_client import WarmServer
@@ -128,11 +126,11 @@ class StandbySets:
         likely to want them. There are none when that server is gone.
         """
         mode = _mode(environment.from_bytes(surroundings.variables) | plan.env)
-        likely = mode == "on" or plan.run_id in self._with_group
+        is_likely = plan.run_id in self._with_group
         self._with_group.discard(plan.run_id)
         if mode == "off":
             self.let_go()
-        if mode == "off" or not likely or _obstacle(plan, mode):
+        if mode == "off" or not is_likely or _obstacle(plan, mode):
             return
         with contextlib.suppress(ServerFailed), self._lock:
             server = next_server()
@@ -173,8 +171,8 @@ class StandbySets:
             return "" if current is None else current.text
 
     def keeper(self, within_s: float = 0.0) -> int:
-        """Process id of the keeper of a set whose ranks are ready, 0 when there is none; waits for it that long, as long
-        as it may still get there.
+        """Process id of the keeper of a set whose ranks are ready, 0 when there is none; waits for it that long, while
+        it may still get there.
         """
         end = time.monotonic() + within_s
         while True:
@@ -206,10 +204,9 @@ class StandbySets:
             told.append(f"In standby, for a launch like the last one: {current.text}; %accel_stop ends them.")
         elif was:
             told.append(f"The last ranks in standby were let go: {was}.")
-        when = "After the run" if mode == "on" else "After a run that opens a process group"
         told.append(
-            f"{when}, {set_text(plan)} get ready for the next launch and wait for it {self.idle_s:g} s; "
-            "ACCEL_NB_STANDBY=off prevents that."
+            f"After a run that opens a process group, {set_text(plan)} get ready for the next launch and wait for it "
+            f"{self.idle_s:g} s; {environment.STANDBY}=off prevents that."
         )
         return tuple(told)
 
@@ -288,18 +285,11 @@ def _obstacle(plan: LaunchPlan, mode: str) -> str:
         (plan.device_kind not in OPENERS, f"it is not known how to get {plan.device_kind} ready"),
         (plan.num_ranks == 1, "one rank has nobody to meet"),
         (
-            mode == "auto" and plan.device_kind == "cpu" and plan.num_ranks > _num_cpus(),
-            f"{plan.num_ranks} ranks on {_num_cpus()} CPUs would keep them busy",
+            mode == "auto" and plan.device_kind == "cpu",
+            f"somebody else always uses the CPUs, so that it takes {environment.STANDBY}=on",
         ),
     )
     return next((text for is_so, text in obstacles if is_so), "")
-
-
-@functools.cache
-def _num_cpus() -> int:
-    usable = len(os.sched_getaffinity(0))
-    quota = read_limits().cpus
-    return usable if quota is None else min(usable, quota)
 
 
 def _key(plan: LaunchPlan, base: Mapping[bytes, bytes], server: WarmServer) -> _Key:

@@ -1,4 +1,4 @@
-"""One set from its order to its end, by a clock of the test's own; its ranks are processes that only say they are ready."""
+"""One set from its order to its end, by a clock of the test's own. Its ranks are processes that say they are ready."""
 
 from __future__ import annotations
 
@@ -192,9 +192,7 @@ def test_a_set_that_nobody_takes_ends(kernel: Kernel, ranks: list[RankProcess], 
     assert kernel.news() == over("no launch came within 300 s")
 
 
-def test_a_set_that_the_kernel_lets_go_ends(
-    kernel: Kernel, ranks: list[RankProcess], device: FakeDevice
-) -> None:
+def test_a_set_that_the_kernel_lets_go_ends(kernel: Kernel, ranks: list[RankProcess], device: FakeDevice) -> None:
     one = ready(kernel, ranks, device)
 
     kernel.socket.shutdown(socket.SHUT_RDWR)
@@ -226,9 +224,7 @@ def test_ranks_do_not_get_ready_on_devices_that_stay_in_use(
     assert kernel.news() == over("fake:0 is in use")
 
 
-def test_ranks_that_do_not_get_ready_are_given_up(
-    kernel: Kernel, ranks: list[RankProcess], device: FakeDevice
-) -> None:
+def test_ranks_that_do_not_get_ready_are_given_up(kernel: Kernel, ranks: list[RankProcess], device: FakeDevice) -> None:
     os.kill(ranks[0].pid, signal.SIGSTOP)
     one = made(kernel, ranks, device)
 

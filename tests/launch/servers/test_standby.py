@@ -124,6 +124,36 @@ def test_a_wish_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) 
         on_ranks(code.has_hidden)
 
 
+def test_there_are_none_unless_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.STANDBY)
+
+    on_ranks(code.opens_group)
+
+    assert not STANDBY.is_ready(READY_S)
+    assert not any("stand" in reason for reason in plan_for(TWO).reasons)
+
+
+def test_cpus_which_somebody_else_always_uses_have_none_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.STANDBY, "auto")
+
+    on_ranks(code.opens_group)
+
+    assert not STANDBY.is_ready(READY_S)
+    assert (
+        "No ranks stand by for the next launch: somebody else always uses the CPUs, so that it takes "
+        "ACCEL_NB_STANDBY=on." in plan_for(TWO).reasons
+    )
+
+
+def test_they_follow_runs_that_open_a_group() -> None:
+    on_ranks(code.opens_none)
+    after_none = STANDBY.is_ready(READY_S)
+    on_ranks(code.opens_group)
+
+    assert not after_none
+    assert STANDBY.is_ready(READY_S)
+
+
 def test_let_go_ends_them_at_once() -> None:
     waiting = wait_for_set()
 

@@ -1,6 +1,4 @@
-"""No launch is worse off for ranks in standby: whatever has become of them, it starts; and what fails on them is told as
-ever.
-"""
+"""No launch is worse off for ranks in standby: whatever has become of them, it starts, and what fails is told as ever."""
 
 from __future__ import annotations
 
@@ -115,8 +113,8 @@ def test_a_failure_is_told_the_same(ending: str) -> None:
 
 
 def succeeds() -> str:
-    run = launch(code.opens_group).run
-    return f"{run.status}, {run.result(0)[0][3]:g}"
+    launched = launch(code.opens_group)
+    return f"{launched.run.status}, {launched.values[0][3]:g}"
 
 
 def fails_with(ending: str) -> Callable[[], str]:
