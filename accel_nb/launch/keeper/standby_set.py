@@ -81,7 +81,7 @@ class StandbySet:
         return self._state in ("taken", "over")
 
     def give_up(self, reason: str) -> None:
-        """The set is over. A run that has been handed over starts elsewhere: its channel closes before a word of ours."""
+        """The set is over. A run that was handed over starts elsewhere: its channel closes before a word of ours."""
         self._state = "over"
         if self.run is not None:
             self.run.close()

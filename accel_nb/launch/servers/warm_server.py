@@ -4,7 +4,7 @@ It never computes, never opens a device, never imports the user's own modules. A
 with its ranks ahead, so that a launch only has to hand over a socket. On request, and when no launch has come for a
 moment, such a keeper gets its ranks ready for one launch in particular: from then on it answers to the kernel alone,
 and another one is forked for launches of another kind. A keeper that dies leaves its ranks and all they started to the
-server, which is a subreaper and ends them. While it has neither requests nor children it moves its memory to huge pages.
+server, which is a subreaper and ends them. While it has neither requests nor children it moves memory to huge pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No launch is worse off for ranks in standby: whatever has become of them, it starts, and what fails is told as ever."""
+"""No launch is worse off for ranks in standby: whatever became of them, it starts; what fails is told as ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_nb.protocol.plan import Timeouts
 from tests.launch import standby_code as code
 from tests.launch.census import ProcessId, expect_gone, until_up
 from tests.launch.launching import launch, on_ranks, start
-from tests.launch.standby_sets import FRESH, GONE_S, READY_S, wait_for_set
+from tests.launch.standby_sets import ADOPTED, FRESH, GONE_S, READY_S, wait_for_set
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("standby_on"), pytest.mark.timeout(300)]
 
@@ -87,8 +87,10 @@ def test_they_end_with_a_killed_server() -> None:
 
     for pid in POOL.pids():
         os.kill(pid, signal.SIGKILL)
+    values = on_ranks(code.opens_group)
 
-    assert on_ranks(code.opens_group) == FRESH
+    # They may have taken the run before they were killed with it: then they do not need it any more.
+    assert values in (FRESH, ADOPTED)
     expect_gone(waiting, GONE_S)
 
 
