@@ -15,10 +15,11 @@ from typing import Any
 import pynvml
 import pytest
 
-from accel_nb.launch.servers.standby import IDLE_S, STANDBY
+from accel_nb.launch.servers.standby import STANDBY
 from accel_nb.protocol import environment
 from tests.launch import standby_code as code
 from tests.launch.launching import launch, on_ranks
+from tests.launch.standby_sets import ENDINGS, TAKES_S, ended, in_random_order
 
 
 def used_bytes() -> list[int]:
@@ -55,9 +56,9 @@ def before(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     _until_stable()
     # As by default, whatever the tests were started with.
     monkeypatch.setenv(environment.STANDBY, "auto")
+    monkeypatch.setattr(STANDBY, "takes_s", TAKES_S)
     yield used_bytes()
     STANDBY.let_go()
-    STANDBY.idle_s = IDLE_S
 
 
 def _until_stable() -> None:
@@ -111,11 +112,16 @@ def test_a_function_finds_and_computes_the_same_fresh_and_from_standby() -> None
         on_ranks(code.everything, "nccl", **CUDA)
     STANDBY.let_go()
     fresh = on_ranks(code.everything, "nccl", **CUDA)
+    STANDBY.let_go()
+    again = on_ranks(code.everything, "nccl", **CUDA)
     assert STANDBY.is_ready(READY_S), STANDBY._last_over
 
     standby = on_ranks(code.everything, "nccl", **CUDA)
 
-    assert [seen["hidden"] for seen in (*fresh, *standby)] == [False, False, True, True]
+    assert [seen["hidden"] for seen in (*fresh, *again, *standby)] == [*[False] * 4, True, True]
+    # What differs between two fresh launches would say nothing.
+    for one, other in zip(fresh, again, strict=True):
+        assert code.without_ids(other) == code.without_ids(one)
     for one, other in zip(fresh, standby, strict=True):
         assert code.without_ids(other) == code.without_ids(one)
 
@@ -166,8 +172,25 @@ def test_memory_is_back_after_failures_but_for_the_next_set(ending: str, before:
     assert back_after_s(before) < BACK_S
 
 
-def test_memory_is_back_after_the_idle_limit(before: list[int]) -> None:
-    STANDBY.idle_s = 3.0
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_memory_is_back_after_each_of_many_launches(
+    mode: str, before: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.STANDBY, mode)
+    allowed_bytes = SLACK_BYTES if mode == "off" else COST_BYTES
+    wanted = {**ENDINGS, "memory": "failed, OutOfMemoryError"}
+
+    for ending in in_random_order(5):
+        assert (ending, ended(ending, "nccl", **CUDA)) == (ending, wanted[ending])
+        assert back_after_s(before, allowed_bytes) < BACK_S
+
+    STANDBY.let_go()
+    assert back_after_s(before) < BACK_S
+
+
+def test_memory_is_back_after_the_idle_limit(before: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STANDBY, "idle_s", 3.0)
     wait_for_set()
     ready_s = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import psutil
 
 from accel_nb.launch.servers.standby import STANDBY
 from tests.launch import standby_code as code
-from tests.launch.census import ProcessId, children, id_of
-from tests.launch.launching import on_ranks
+from tests.launch.census import ProcessId, children, id_of, until_up
+from tests.launch.launching import DEADLINE_S, launch, on_ranks, start
 
 READY_S = 240.0
 """A server may have to import what the function needs first, on a busy machine."""
@@ -42,3 +43,36 @@ def from_standby(function: Callable[..., Any], *args: object) -> list[Any]:
         on_ranks(function, *args)
         assert STANDBY.is_ready(READY_S)
     return on_ranks(function, *args)
+
+
+ENDINGS = {
+    "success": "finished, 3",
+    "raise": "failed, ValueError",
+    "kill": "failed, SIGKILL",
+    "interrupt": "stopped",
+    "memory": "failed, RuntimeError",
+}
+"""How a run ends -> what `ended` says of it."""
+
+
+def in_random_order(times: int) -> list[str]:
+    """Each ending so many times, always in the same order."""
+    order = list(ENDINGS) * times
+    random.Random(20).shuffle(order)
+    return order
+
+
+def ended(ending: str, backend: str = "gloo", **options: Any) -> str:  # noqa: ANN401  see `start`
+    """Launch so that it ends so; its status, and the value or the cause."""
+    if ending == "interrupt":
+        run = until_up(start(code.waits, backend, **options))
+        run.stop(by="interrupt")
+        run.draw()
+        assert run.wait(DEADLINE_S)
+        return run.status
+    if ending == "success":
+        launched = launch(code.opens_group, backend, **options)
+        return f"{launched.run.status}, {launched.values[0][3]:g}"
+    launched = launch(code.fails, ending, **options)
+    first = launched.failure.failures[0]
+    return f"{launched.run.status}, {first.type_name or first.signal or first.kind}"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,9 +14,9 @@ from accel_nb.launch.servers.standby import STANDBY
 from accel_nb.launch.servers.warm_client import POOL
 from accel_nb.protocol.plan import Timeouts
 from tests.launch import standby_code as code
-from tests.launch.census import ProcessId, expect_gone, until_up
-from tests.launch.launching import launch, on_ranks, start
-from tests.launch.standby_sets import ADOPTED, FRESH, GONE_S, READY_S, wait_for_set
+from tests.launch.census import ProcessId, expect_gone
+from tests.launch.launching import launch, on_ranks
+from tests.launch.standby_sets import ADOPTED, ENDINGS, FRESH, GONE_S, READY_S, ended, in_random_order, wait_for_set
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("standby_on"), pytest.mark.timeout(300)]
 
@@ -114,47 +112,15 @@ def test_a_failure_is_told_the_same(ending: str) -> None:
     assert (standby.rank, standby.kind, standby.type_name) == (fresh.rank, fresh.kind, fresh.type_name) != (0, "", "")
 
 
-def succeeds() -> str:
-    launched = launch(code.opens_group)
-    return f"{launched.run.status}, {launched.values[0][3]:g}"
-
-
-def fails_with(ending: str) -> Callable[[], str]:
-    def act() -> str:
-        launched = launch(code.fails, ending)
-        first = launched.failure.failures[0]
-        return f"{launched.run.status}, {first.type_name or first.signal or first.kind}"
-
-    return act
-
-
-def is_interrupted() -> str:
-    run = until_up(start(code.waits))
-    run.stop(by="interrupt")
-    run.draw()
-    assert run.wait(100)
-    return run.status
-
-
-OUTCOMES = {
-    "success": (succeeds, "finished, 3"),
-    "user error": (fails_with("raise"), "failed, ValueError"),
-    "kill": (fails_with("kill"), "failed, SIGKILL"),
-    "interrupt": (is_interrupted, "stopped"),
-    "out of memory": (fails_with("memory"), "failed, RuntimeError"),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", ["ready", "at once"])
 def test_launches_end_as_they_should_in_any_order(pause: str) -> None:
-    order = [name for name in OUTCOMES for _ in range(5)]
-    random.Random(20).shuffle(order)
+    order = in_random_order(5)
 
-    ended = []
-    for name in order:
-        ended.append((name, OUTCOMES[name][0]()))
+    found = []
+    for ending in order:
+        found.append((ending, ended(ending)))
         if pause == "ready":
             assert STANDBY.is_ready(READY_S)
 
-    assert ended == [(name, OUTCOMES[name][1]) for name in order]
+    assert found == [(ending, ENDINGS[ending]) for ending in order]
