@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.notebook_kernel import NotebookKernel
+
+pytestmark = pytest.mark.kernels
 
 STAND_IN = (
     "import torch\n"

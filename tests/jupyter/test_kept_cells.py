@@ -12,6 +12,8 @@ import pytest
 from tests.launch.census import Census, expect_gone
 from tests.notebook_kernel import Executed, NotebookKernel
 
+pytestmark = pytest.mark.kernels
+
 KEEP = "%%accelerate --keep"
 START = f"{KEEP} --num-processes 2 --device cpu"
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()"

@@ -10,7 +10,10 @@ import pytest
 from tests.launch.census import Census
 from tests.notebook_kernel import Executed, NotebookKernel
 
-pytestmark = pytest.mark.skipif(int(version("ipykernel").split(".")[0]) < 7, reason="ipykernel 6 has no subshells")
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(int(version("ipykernel").split(".")[0]) < 7, reason="ipykernel 6 has no subshells"),
+]
 
 TRAIN = """
 from accel_nb import notebook_launcher
