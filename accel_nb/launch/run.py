@@ -28,6 +28,7 @@ from .failures import cause_first, headline
 from .payload.packing import pack, unpack_value
 from .planning import planner
 from .planning.dry_runs import make_dry_run_plan
+from .planning.nodes import engine_name, meeting_point
 from .planning.ports import bind_loopback
 from .rank import surroundings
 from .recording import recorded_events
@@ -331,6 +332,7 @@ def _prepare(
             surroundings=surroundings.of_this_process(variables),
             log_dir=undo.enter_context(run_dir(plan.run_id)),
             notices=packed.notices,
+            meeting=meeting_point(request) if request.num_nodes > 1 else None,
         )
         return attempt, undo.pop_all()
 
@@ -347,12 +349,12 @@ def plan_for(request: LaunchRequest) -> LaunchPlan:
 def _check(request: LaunchRequest) -> None:
     """Raises PlanError for what cannot be carried out, whatever is launched."""
     planner.check(request)
-    find_engine(request.backend).check(request)
+    find_engine(engine_name(request)).check(request)
 
 
 def _planned(request: LaunchRequest, variables: dict[str, str]) -> LaunchPlan:
     make = make_dry_run_plan if request.dry_run else planner.make_plan
-    engine = find_engine(request.backend)
+    engine = find_engine(engine_name(request))
     hardware = engine.hardware(request, counted_hardware(request, variables))
     plan = make(request, hardware, kernel_env=variables, run_id=new_run_id())
     engine.check_plan(plan)

@@ -80,12 +80,7 @@ class NodeNote(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     """Its name."""
     address: str
-    interface: str
     num_ranks: int
-    function_name: str
-    versions: dict[str, str]
-    """Library -> version, of those that must be alike."""
-    labels: tuple[str, ...]
-    """What its ranks compute on, for people."""
+    device_kind: str
     contact: str = ""
-    """Of the first node: how agents reach its kernel, without the keys."""
+    """Of the first node: how agents reach its kernel."""

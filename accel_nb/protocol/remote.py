@@ -15,6 +15,7 @@ import binascii
 import msgspec
 
 from .commands import Command, KeeperMessage, RunCommand, Surroundings
+from .events import RankFailed, RankFinished, Restarting, RunEnded
 from .plan import StartMethod
 
 
@@ -114,6 +115,31 @@ class AgentFailed(Command, frozen=True, kw_only=True, tag="agent_failed"):
     reason: str
 
 
+class StopAsked(Command, frozen=True, kw_only=True, tag="stop_asked"):
+    """The kernel beside the agent wants the run to end, on all machines."""
+
+    by: str
+    grace_s: float
+
+
+class RunOver(Command, frozen=True, kw_only=True, tag="run_over"):
+    """How it has ended, for the kernels of other machines that take part."""
+
+    end: RunEnded | Restarting
+    ranks: tuple[RankFinished | RankFailed, ...]
+    """Of all ranks, as far as they have come."""
+
+
+class OwnPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kernel beside an agent has said of the ranks there, in place of what the hub says."""
+
+    env: dict[str, str]
+    """As in a plan."""
+    log_dir: str
+    first_sequence: int
+    notices: tuple[str, ...]
+
+
 class Summons(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is told by whoever starts it."""
 
@@ -123,7 +149,9 @@ class Summons(msgspec.Struct, frozen=True, kw_only=True):
     """Number of its machine; None: the kernel numbers the machines."""
     surroundings: Surroundings | None = None
     """What its ranks take over; None: what the kernel has."""
+    own: OwnPart | None = None
+    """Of the kernel that has started it, where that is not the one it answers to; None: there is none."""
 
 
-HubMessage = RunCommand | MeetAt | Refused
-AgentMessage = KeeperMessage | AgentHello | Met | FilePart | AgentEnded | AgentFailed
+HubMessage = RunCommand | MeetAt | Refused | RunOver
+AgentMessage = KeeperMessage | AgentHello | Met | FilePart | AgentEnded | AgentFailed | StopAsked

@@ -246,7 +246,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--zero_stage", "3", "t.py"], "--zero-stage: DeepSpeed is not part of this version"),
         (["--cpu", "--multi-gpu", "t.py"], "--cpu and --multi-gpu contradict each other"),
         (["--gpu-ids", "0", "--devices", "1", "t.py"], "--gpu-ids and --devices say the same"),
-        (["--num_machines", "2", "t.py"], "num_nodes=2: launches over several machines are not part"),
+        (["--num_machines", "2", "t.py"], "num_nodes=2 needs num_processes, the number of ranks on each machine"),
         (["--config-file", "lost.yaml", "t.py"], "lost.yaml: there is no such configuration file"),
         (["bad.ipynb"], "bad.ipynb cannot be read as a notebook of format 4"),
     ],

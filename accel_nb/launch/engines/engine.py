@@ -13,6 +13,7 @@ from ...protocol.commands import KeeperMessage, RunCommand, Surroundings
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
+from ..planning.nodes import MeetingPoint
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     searches: SearchHistory = SearchHistory()
     """What the attempts before have learned of batch sizes."""
     first_sequence: int = 1
+    meeting: MeetingPoint | None = None
+    """Where the nodes meet; None: this machine's kernel starts all ranks."""
 
 
 class RankGroup(Protocol):

@@ -19,11 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import SupportsIndex, TypeVar
 
-from ...errors import EngineUnavailable, InvalidArgument, PlanError
+from ...errors import InvalidArgument, PlanError
 from ...protocol.environment import RANK_CONTRACT_NAMES
 from ...protocol.plan import LaunchRequest, OnFailure, Returns, StartMethod, Timeouts
+from .nodes import LOOPBACK_NAMES as LOOPBACK_NAMES  # noqa: PLC0414  explicitly exported
+from .nodes import check_nodes
 
-LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 Given = TypeVar("Given")
 PREFIX_FIELDS = ("role_name", "rank", "local_rank")
 """What torchrun fills into ``log_line_prefix_template`` (``torch/distributed/elastic/agent/server/api.py``)."""
@@ -111,7 +112,7 @@ def check_request(request: LaunchRequest, *, visibility_variables: Iterable[str]
     _check_choices(request)
     _check_prefix_template(request.log_line_prefix_template)
     _check_env((request.env or {}).items(), frozenset(visibility_variables))
-    _refuse_several_nodes(request)
+    check_nodes(request)
 
 
 def checked_port(request: LaunchRequest) -> int | None:
@@ -228,28 +229,6 @@ _ARGUMENT_FOR = {
     "ACCELERATE_MIXED_PRECISION": " (mixed_precision= chooses it)",
     "ACCELERATE_USE_CPU": " (device='cpu' chooses it)",
 }
-
-
-def _refuse_several_nodes(request: LaunchRequest) -> None:
-    refused = {
-        "num_nodes": (request.num_nodes, 1),
-        "node_rank": (request.node_rank, 0),
-        "rdzv_backend": (request.rdzv_backend, "static"),
-        "rdzv_endpoint": (request.rdzv_endpoint, ""),
-        "rdzv_conf": (request.rdzv_conf, None),
-        "rdzv_id": (request.rdzv_id, "none"),
-    }
-    for name, (value, allowed) in refused.items():
-        if value != allowed and value not in ({}, None):
-            raise EngineUnavailable(
-                f"{name}={value!r}: launches over several machines are not part of this version; "
-                f"leave {name} out (it is {allowed!r})."
-            )
-    if request.master_addr not in LOOPBACK_NAMES:
-        raise EngineUnavailable(
-            f"master_addr={request.master_addr!r}: launches over several machines are not part of this version; "
-            f"allowed: {', '.join(map(repr, LOOPBACK_NAMES))}."
-        )
 
 
 def _can_be_sent(text: str) -> bool:

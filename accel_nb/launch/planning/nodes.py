@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 import msgspec
+from msgspec.structs import replace
 
 from ...errors import InvalidArgument, PlanError
-from ...protocol.plan import LaunchRequest
+from ...protocol.plan import LaunchRequest, RankPlan
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 RENDEZVOUS_BACKENDS = ("static", "c10d")
@@ -23,6 +24,8 @@ _SETTINGS = {
 """What torch's handlers read from ``rdzv_conf`` (``static_tcp_rendezvous.py``, ``dynamic_rendezvous.py``,
 ``c10d_rendezvous_backend.py`` of torch 2.6 to 2.13) and we do not set ourselves: all of them whole numbers.
 """
+SEVERAL_NODES, ONE_NODE = "elastic", "local"
+"""Names of the engines that ``backend="auto"`` means."""
 NO_ID = "none"
 """Upstream's default of ``rdzv_id``: nobody has chosen one."""
 
@@ -84,6 +87,35 @@ def meeting_point(request: LaunchRequest) -> MeetingPoint:
     )
 
 
+def engine_name(request: LaunchRequest) -> str:
+    """What starts the ranks."""
+    if request.backend != "auto":
+        return request.backend
+    return ONE_NODE if request.num_nodes == 1 else SEVERAL_NODES
+
+
+def on_all_nodes(own: tuple[RankPlan, ...], request: LaunchRequest) -> tuple[RankPlan, ...]:
+    """The ranks of all nodes, each of which has as many as this one, `own`. What others compute on is not known yet."""
+    if request.num_nodes == 1:
+        return own
+    return tuple(
+        replace(rank, rank=node * len(own) + rank.rank, node=node, host=rank.host if node == request.node_rank else "")
+        for node in range(request.num_nodes)
+        for rank in own
+    )
+
+
+def nodes_reasons(request: LaunchRequest) -> tuple[str, ...]:
+    """What is to be said about the nodes."""
+    if request.num_nodes == 1:
+        return ()
+    point = meeting_point(request)
+    decides = " (the rendezvous numbers the nodes)" if point.backend == "c10d" else ""
+    who = f"{request.num_nodes} nodes of {request.num_processes} ranks each"
+    how = f"by torch's {point.backend!r} rendezvous{decides}"
+    return (f"{who} meet at {point.shown}, {how}; this is node {request.node_rank}.",)
+
+
 def is_loopback_name(host: str) -> bool:
     return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")  # noqa: S104  refused, not bound
 
@@ -100,7 +132,8 @@ def _refuse_for_one_node(request: LaunchRequest) -> None:
             raise InvalidArgument(
                 f"{name}={value!r} is about several machines, and num_nodes is 1: leave {name} out, or give num_nodes."
             )
-    if request.master_addr not in LOOPBACK_NAMES:
+    # With MPI it is the address at which the other hosts reach this one.
+    if request.master_addr not in LOOPBACK_NAMES and request.backend != "mpi":
         raise InvalidArgument(
             f"master_addr={request.master_addr!r} is about several machines, and num_nodes is 1: ranks of one machine "
             f"meet at {LOOPBACK_NAMES[0]}; leave master_addr out, or give num_nodes."

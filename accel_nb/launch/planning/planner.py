@@ -19,6 +19,7 @@ from ...protocol.hardware import DeviceInfo, NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest, RankPlan
 from .checks import check_platform, check_request, check_system, checked_port
 from .device_choice import check_precision, check_recorder, choose_devices, choose_kind, choose_start_method, label
+from .nodes import SEVERAL_NODES, engine_name, nodes_reasons, on_all_nodes
 from .reasons import choice_reasons, device_reasons, removal_reasons, setting_sources, stale_reasons, threads_reason
 
 
@@ -56,17 +57,18 @@ def make_plan(
     plan = LaunchPlan(
         run_id=run_id,
         function_name=request.function_name,
-        engine="local" if request.backend == "auto" else request.backend,
+        engine=engine_name(request),
         device_kind=kind.kind,
         process_group=kind.process_group,
         start_method=start_method,
-        ranks=_ranks(hardware, kind, chosen, num_ranks, cpu_threads),
+        ranks=on_all_nodes(_ranks(hardware, kind, chosen, num_ranks, cpu_threads), request),
         env=_env(request, kernel_env, kind, chosen, by_kind.values()),
         env_removed=removed,
         reasons=(
             sources.settings,
             *sources.ignored,
             *choice_reasons(request, hardware, kind, chosen, num_ranks),
+            *nodes_reasons(request),
             threads_told,
             *start_told,
             *limits,
@@ -89,7 +91,9 @@ def plan_line(plan: LaunchPlan) -> str:
     """One line for the user: ``2 ranks on cpu (asked: 2), gloo, 1 thread each, precision no``."""
     ranks = "1 rank" if plan.num_ranks == 1 else f"{plan.num_ranks} ranks"
     where = ", ".join(dict.fromkeys(rank.device_label for rank in plan.ranks))
-    asked = "default" if plan.asked_num_processes is None else plan.asked_num_processes
+    asked = "default" if plan.asked_num_processes is None else str(plan.asked_num_processes)
+    if plan.engine == SEVERAL_NODES:
+        asked = f"{asked} on each of {len({rank.node for rank in plan.ranks})} nodes"
     threads = plan.ranks[0].cpu_threads
     each = "1 thread" if threads == 1 else f"{threads} threads"
     return f"{ranks} on {where} (asked: {asked}), {plan.process_group}, {each} each, precision {plan.mixed_precision}"
@@ -99,7 +103,7 @@ def _with_settings(plan: LaunchPlan, request: LaunchRequest) -> LaunchPlan:
     """`plan` with what passes from the request unchanged."""
     return replace(
         plan,
-        rendezvous_port=checked_port(request),
+        rendezvous_port=checked_port(request) if request.num_nodes == 1 else None,
         mixed_precision=request.mixed_precision,
         debug=request.debug,
         memory_snapshot=request.memory_snapshot,

@@ -609,29 +609,22 @@ class TestSettings:
             "${rank}, ${local_rank} for what each rank fills in."
         )
 
-    @pytest.mark.parametrize(
-        ("name", "value", "default"),
-        [
-            ("num_nodes", 2, 1),
-            ("node_rank", 1, 0),
-            ("rdzv_backend", "c10d", "static"),
-            ("rdzv_endpoint", "a:1", ""),
-            ("rdzv_conf", {"timeout": 3}, None),
-            ("rdzv_id", "job", "none"),
-        ],
-    )
-    def test_several_machines(self, name: str, value: object, default: object) -> None:
-        assert refusal(EngineUnavailable, CPU_ONLY, **{name: value}) == (
-            f"{name}={value!r}: launches over several machines are not part of this version; leave {name} out (it is "
-            f"{default!r})."
+    def test_n07_the_ranks_of_all_nodes_are_planned(self) -> None:
+        planned = plan(num_nodes=2, node_rank=1, num_processes=2, master_addr="10.0.0.1", use_port=29500)
+
+        assert (planned.engine, planned.rendezvous_port) == ("elastic", None)
+        assert [(rank.rank, rank.local_rank, rank.node) for rank in planned.ranks] == [
+            (0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1),
+        ]  # fmt: skip
+        assert {rank.host for rank in planned.ranks if rank.node == 0} == {""}
+        assert plan_line(planned).startswith("4 ranks on cpu (asked: 2 on each of 2 nodes), gloo, ")
+        assert any(
+            reason == "2 nodes of 2 ranks each meet at 10.0.0.1:29500, by torch's 'static' rendezvous; this is node 1."
+            for reason in planned.reasons
         )
 
     def test_master_addr(self) -> None:
         assert plan(master_addr="localhost").rendezvous_host == "127.0.0.1"
-        assert refusal(EngineUnavailable, master_addr="10.0.0.1") == (
-            "master_addr='10.0.0.1': launches over several machines are not part of this version; allowed: "
-            "'127.0.0.1', 'localhost'."
-        )
 
     @pytest.mark.parametrize("value", [1, "yes", None])
     def test_dry_run(self, value: object) -> None:

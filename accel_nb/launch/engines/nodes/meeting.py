@@ -147,6 +147,8 @@ class _Meeting:
         first = store.compare_set("num_nodes", "", told).decode()
         if first != told:
             self._give_up(f"{order.name} was told num_nodes={told}, and another node num_nodes={first}: say the same.")
+        if store.compare_set("run_id", "", order.run_id).decode() != order.run_id:
+            self._give_up(f"{order.name} has another rdzv_id than the node before it: give the same on all.")
         before = store.add(self._key(f"came/{number}"), 1) - 1
         if before and number < order.num_nodes:
             other = store.get(self._key(f"here/{number}")).decode()

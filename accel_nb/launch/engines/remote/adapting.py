@@ -13,7 +13,7 @@ from ....protocol.remote import AgentHello
 
 _OF_MACHINE = ("HOSTNAME", "HOST", "TMPDIR", "XDG_RUNTIME_DIR", "DISPLAY", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 """Variables that say something about the machine, or the log-in there, and not about what the user wants."""
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def adapted(
@@ -31,7 +31,7 @@ def adapted(
     plan = order.plan
     env = {**environment.mpi_variables(own), **plan.env}
     if len({rank.node for rank in plan.ranks}) > 1 and hello.interface:
-        env = {**dict.fromkeys(_INTERFACES, hello.interface), **env}
+        env = {**dict.fromkeys(INTERFACES, hello.interface), **env}
     around = surroundings or order.surroundings
     if surroundings is None and not kernels_place:
         around = replace(around, variables=_here(around.variables, own))

@@ -19,21 +19,30 @@ from collections.abc import Mapping
 import msgspec
 
 from ....protocol import environment
-from ....protocol.remote import Contact, Summons
+from ....protocol.remote import AgentFailed, Contact, Summons
 from ...interpreter import start_interpreter
 from ...keeper.guard import guarded_beside_agent
+from .witness import Witness
 
 _FAILED = 1
 
 
-def start_agent(summons: Summons, *, variables: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
+def start_agent(
+    summons: Summons, *, variables: Mapping[str, str], output: int, witness_fds: tuple[int, int] | None = None
+) -> subprocess.Popen[bytes]:
     """An agent on this machine, in a session of its own; `output` becomes its stdout and stderr, where it says what it
-    cannot tell the kernel. The caller owns the process, which ends by itself.
+    cannot tell the kernel. The caller owns the process, which ends by itself. `witness_fds`, borrowed: where this
+    process is the kernel of the summons' own part, the agent's end of a socket to it, and the payload's memory file.
     """
     read_fd, write_fd = os.pipe()
     try:
         process = start_interpreter(
-            __name__, "summoned_by_pipe", [read_fd], variables=variables, pass_fds=[read_fd], output=output
+            __name__,
+            "summoned_by_pipe",
+            [read_fd, os.getpid(), *(witness_fds or ())],
+            variables=variables,
+            pass_fds=[read_fd, *(witness_fds or ())],
+            output=output,
         )
         # Within what a pipe takes at once.
         with os.fdopen(write_fd, "wb", closefd=False) as pipe:
@@ -44,11 +53,12 @@ def start_agent(summons: Summons, *, variables: Mapping[str, str], output: int) 
     return process
 
 
-def summoned_by_pipe(read_fd: int) -> None:
+def summoned_by_pipe(read_fd: int, kernel_pid: int, channel_fd: int = -1, payload_fd: int = -1) -> None:
     """Everything a fresh interpreter does as the agent of the summons that come over `read_fd`."""
     with os.fdopen(read_fd, "rb") as pipe:
         summons = msgspec.msgpack.decode(pipe.read(), type=Summons)
-    sys.exit(serve(summons))
+    witness = None if summons.own is None else Witness(summons.own, channel_fd, payload_fd, kernel_pid)
+    sys.exit(serve(summons, witness))
 
 
 def summoned_by_mpi() -> int:
@@ -62,9 +72,9 @@ def summoned_by_mpi() -> int:
     return serve(Summons(contact=Contact.decode(text), seat=rank.rank))
 
 
-def serve(summons: Summons) -> int:
+def serve(summons: Summons, witness: Witness | None = None) -> int:
     """Hold the ranks of the seat until the run is over; gives the exit status. In a process that has one thread and has
-    imported neither torch nor zmq.
+    imported neither torch nor zmq. `witness`: of a kernel of this machine's own; closed afterwards.
     """
     # An interrupt at a terminal is for the kernel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,13 +84,17 @@ def serve(summons: Summons) -> int:
     from .relay import relay
 
     try:
-        return relay(summons, ours, guard_pid)
+        return relay(summons, ours, guard_pid, witness)
     except Exception as error:  # noqa: BLE001  told where the engine can read it
+        if witness is not None:
+            witness.tell(AgentFailed(reason=str(error)))
         print(f"accel_nb: {error}", file=sys.stderr, flush=True)  # noqa: T201  nobody else listens
         return _FAILED
     finally:
         ours.close()
         _await_guard(guard_pid)
+        if witness is not None:
+            witness.close()
 
 
 def _fork_guard(summons: Summons, ours: socket.socket, theirs: socket.socket) -> int:

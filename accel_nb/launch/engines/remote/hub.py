@@ -17,6 +17,7 @@ from zmq.utils import z85
 from ....errors import PlanError, PortInUse
 from ....protocol.plan import StartMethod
 from ....protocol.remote import Contact
+from .keys import Keys, new_keys
 from .reaching import place
 
 HEARTBEAT_MS = 2_000
@@ -39,20 +40,20 @@ class Hub:
         run_id: str,
         start_method: StartMethod = "forkserver",
         port: int | None = None,
+        keys: Keys | None = None,
     ) -> None:
         """Listen at each of this machine's `addresses` (numbers or names), which agents will try in this order. `port`:
-        None lets the system choose. Raises PortInUse, PlanError.
+        None lets the system choose. `keys`: None makes new ones. Raises PortInUse, PlanError.
         """
         self._context = zmq.Context()
-        public, secret = zmq.curve_keypair()
-        agent_key, agent_secret = zmq.curve_keypair()
-        self._admitted = z85.decode(agent_key)
+        keys = keys or new_keys()
+        self._admitted = z85.decode(keys.agent_key.encode())
         try:
             # First: connections are refused until somebody answers for them.
             self._gate = self._context.socket(zmq.REP)
             self._gate.bind(_ZAP)
             self._router = self._context.socket(zmq.ROUTER)
-            self._secure(secret)
+            self._secure(keys.hub_secret.encode())
             bound = _bind(self._router, addresses, port)
         except BaseException:
             self._context.destroy(linger=0)
@@ -60,9 +61,9 @@ class Hub:
         self.contact = Contact(
             addresses=tuple(addresses),
             port=bound,
-            hub_key=public.decode(),
-            agent_key=agent_key.decode(),
-            agent_secret=agent_secret.decode(),
+            hub_key=keys.hub_key,
+            agent_key=keys.agent_key,
+            agent_secret=keys.agent_secret,
             run_id=run_id,
             place=place(),
             seats=tuple(tuple(ranks) for ranks in seats),

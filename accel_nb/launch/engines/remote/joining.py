@@ -38,6 +38,8 @@ from ....protocol.remote import (
     MeetAt,
     Met,
     Refused,
+    RunOver,
+    StopAsked,
 )
 from ....protocol.wire import Skipped
 from ...keeper.event_stream import EventStream
@@ -262,7 +264,10 @@ class Joining:
                 self._note_agent(seat, message, now)
 
     def _note_agent(
-        self, seat: Seat, message: AgentHello | AgentFailed | AgentEnded | Met | KeeperHello | GroupOpened, now: float
+        self,
+        seat: Seat,
+        message: AgentHello | AgentFailed | AgentEnded | Met | KeeperHello | GroupOpened | StopAsked,
+        now: float,
     ) -> None:
         """How the agent itself fares."""
         match message:
@@ -275,6 +280,8 @@ class Joining:
                 seat.notice_break(now)
             case AgentEnded():
                 seat.has_left = seat.run_ended = True
+            case StopAsked():
+                self._tell(Stop(by=message.by, grace_s=message.grace_s))
             case AgentHello() | KeeperHello() | GroupOpened():
                 pass
 
@@ -394,7 +401,10 @@ class Joining:
             self._stacks = None
         if all(seat.run_ended for seat in self._seats):
             self._phase = "over"
-            self._events.add(self._merging.end(now - self._begun_s))
+            end = self._merging.end(now - self._begun_s)
+            self._events.add(end)
+            for seat in self._seats:
+                seat.send(RunOver(end=end, ranks=tuple(self._merging.outcomes.values())))
 
     def _give_up(self, sentence: str) -> None:
         """Nothing of the run has begun, or nobody can go on with it."""

@@ -48,6 +48,8 @@ class Merging:
         self._failed = False
         self._ends: list[RunEnded | Restarting] = []
         self._stops: set[str] = set()
+        self.outcomes: dict[int, RankFinished | RankFailed] = {}
+        """How ranks have ended."""
 
     def take(self, events: Iterable[RunEvent], now: float, to_local: Callable[[float], float]) -> list[RunEvent]:
         """What of one keeper's events is of the run. `to_local`: its monotonic clock's time -> this machine's."""
@@ -91,6 +93,7 @@ class Merging:
                 self._stops.add(event.by)
             case RankFinished():
                 self._open.discard(event.rank or 0)
+                self.outcomes[event.rank or 0] = event
             case RankFailed():
                 event = replace(event, failure=self._localised(event.failure, to_local))
         # Numbered anew.
@@ -100,6 +103,7 @@ class Merging:
         if isinstance(event, RankFailed):
             self._failed = True
             self._open.discard(event.failure.rank)
+            self.outcomes.setdefault(event.failure.rank, event)
             if self.settle_until_s is None:
                 self.settle_until_s = now + SETTLE_S * (2 if event.failure.consequence else 1)
         return event

@@ -8,14 +8,37 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from ....protocol import environment
-from ....protocol.commands import KeeperHello, KeeperMessage, Release, RunCell, RunCommand, RunOrder, ToRanks, Value
-from ....protocol.remote import AgentEnded, AgentFailed, AgentHello, HubMessage, MeetAt, Met, Refused, Summons
+from ....protocol.commands import (
+    KeeperHello,
+    KeeperMessage,
+    Release,
+    RunCell,
+    RunCommand,
+    RunOrder,
+    Stop,
+    ToRanks,
+    Value,
+)
+from ....protocol.remote import (
+    AgentEnded,
+    AgentFailed,
+    AgentHello,
+    HubMessage,
+    MeetAt,
+    Met,
+    Refused,
+    RunOver,
+    StopAsked,
+    Summons,
+)
 from ....protocol.wire import Skipped
 from ...channel import Channel
 from ...planning.hardware import usable_cpus
@@ -25,12 +48,17 @@ from .file_copies import FileCopies
 from .hub import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, QUEUED_FRAMES, endpoint
 from .link import Link
 from .reaching import Unreachable, device_names, interface_of, listen, place, reach, store_problem, versions
+from .witness import Witness
 
 _TICK_MS = 100
 _ANSWER_S = 30.0
 """A kernel that does not answer within this is none of ours."""
 _SEND_RETRY_MS = 10
 _LAST_WORDS_S = 10.0
+_FIRST_IS_GONE = (
+    "the connection to the kernel of node 0, which leads the run, is gone: it has ended, or its machine, or the "
+    "network in between."
+)
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
@@ -86,7 +114,7 @@ class Wire:
         return True
 
 
-def relay(summons: Summons, run: socket.socket, guard_pid: int) -> int:
+def relay(summons: Summons, run: socket.socket, guard_pid: int, witness: Witness | None = None) -> int:
     """The agent's whole life beside the keeper at the other end of `run`; gives its exit status.
 
     Raises Unreachable. `run` is closed when it returns, so that the keeper ends.
@@ -96,7 +124,9 @@ def relay(summons: Summons, run: socket.socket, guard_pid: int) -> int:
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"the agent of ranks {ranks[0]} to {ranks[-1]}"
     address, own_address = reach(contact.addresses, contact.port, who)
     store = listen(own_address, None) if 0 in ranks else None
-    folder = Path(tempfile.mkdtemp(prefix=f"accel_nb_{contact.run_id}_"))
+    folder = (
+        Path(tempfile.mkdtemp(prefix=f"accel_nb_{contact.run_id}_")) if witness is None else Path(witness.own.log_dir)
+    )
     try:
         hello = AgentHello(
             seat=summons.seat,
@@ -114,13 +144,14 @@ def relay(summons: Summons, run: socket.socket, guard_pid: int) -> int:
         )
         guard_fd = os.pidfd_open(guard_pid)
         try:
-            return Relay(summons, hello, Wire(summons, address), run, guard_fd, folder, store, who).run()
+            return Relay(summons, hello, Wire(summons, address), run, guard_fd, folder, store, who, witness).run()
         finally:
             os.close(guard_fd)
     finally:
         if store is not None:
             store.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        if witness is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Relay:
@@ -136,6 +167,7 @@ class Relay:
         folder: Path,
         store: socket.socket | None,
         who: str,
+        witness: Witness | None,
     ) -> None:
         self._summons = summons
         self._hello = hello
@@ -146,6 +178,7 @@ class Relay:
         self._folder = folder
         self._store = store
         self._who = who
+        self._witness = witness
         self._copies = FileCopies(folder, self._link.send)
         self._heard = self._released = self._refused = self._failed = False
         self._terminated = 0
@@ -161,10 +194,13 @@ class Relay:
                 for message in self._wire.receive():
                     self._obey(message)
                 self._pass_on()
+                self._hear_witness()
                 if self._released and is_readable(self._guard_fd):
                     return self._leave()
                 self._tick()
         finally:
+            if self._wire.is_gone and not self._released:
+                self._tell_witness(AgentFailed(reason=_FIRST_IS_GONE))
             # The keeper takes that for the end of its run.
             self._channel.close()
             self._wire.close(_LAST_WORDS_S if self._failed else 0.0)
@@ -181,6 +217,8 @@ class Relay:
         if not self._released:
             poller.register(self._channel.fileno(), zmq.POLLIN)
         poller.register(self._guard_fd, zmq.POLLIN)
+        for fd in () if self._witness is None or self._witness.is_gone else self._witness.fds():
+            poller.register(fd, zmq.POLLIN)
         busy = self._link.wants_to_write or self._channel.wants_to_write
         poller.poll(_SEND_RETRY_MS if busy else _TICK_MS)
 
@@ -193,6 +231,9 @@ class Relay:
                 self._link.send(Met(problem=store_problem(message.host, message.port, self._who)))
             case Refused():
                 self._refused = True
+                self._tell_witness(AgentFailed(reason=message.reason))
+            case RunOver():
+                self._tell_witness(message)
             case Release():
                 self._released = True
                 self._channel.send(message)
@@ -203,6 +244,9 @@ class Relay:
 
     def _begin(self, order: RunOrder) -> None:
         payload = self._link.take_fd()
+        if self._witness is not None:
+            os.close(payload)
+            payload = os.dup(self._witness.payload_fd)
         try:
             own = adapted(
                 order,
@@ -212,6 +256,8 @@ class Relay:
                 surroundings=self._summons.surroundings,
                 kernels_place=self._hello.place == self._summons.contact.place,
             )
+            if self._witness is not None:
+                own = self._witness.part_of(own)
             cwd = os.fsdecode(own.surroundings.cwd)
             if not Path(cwd).is_dir():
                 self._fail(
@@ -239,13 +285,35 @@ class Relay:
                 continue  # both are of one version
             # The keeper's pidfd is for processes of its machine.
             self._link.send(message, fds if isinstance(message, Value) else [])
+            self._tell_witness(message, fds)
             for fd in fds:
                 os.close(fd)
         if (closed or is_readable(self._guard_fd)) and not self._released:
             self._fail(f"the keeper of {self._who} on {self._hello.host} was killed from outside, or crashed")
 
+    def _hear_witness(self) -> None:
+        """What the kernel beside this agent wants, as long as it is there."""
+        witness = self._witness
+        if witness is None:
+            return
+        for command in witness.hear():
+            if isinstance(command, Stop):
+                self._link.send(StopAsked(by=command.by, grace_s=command.grace_s))
+            else:
+                self._channel.send(command)
+        if witness.is_gone and not self._released:
+            self._fail(
+                f"the kernel on {self._hello.host} that takes part with {self._who} has ended, or given the run up"
+            )
+
+    def _tell_witness(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+        if self._witness is not None:
+            self._witness.tell(message, fds)
+
     def _tick(self) -> None:
         self._link.flush()
+        if self._witness is not None:
+            self._witness.flush()
         self._channel.flush()
         if self._terminated and not self._failed:
             name = signal.Signals(self._terminated).name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....protocol.commands import Pull, Release, Stop
-from ....protocol.remote import AgentHello, AgentMessage
+from ....protocol.remote import AgentHello, AgentMessage, RunOver
 from .link import BEAT, Link
 
 SendTo = Callable[[bytes, bytes], bool]
@@ -52,7 +52,7 @@ class Seat:
         """A time of the agent's clock by this machine's, as exactly as its hello was quick."""
         return time_s + self._clock_s if time_s else time_s
 
-    def send(self, command: Pull | Stop | Release) -> None:
+    def send(self, command: Pull | Stop | Release | RunOver) -> None:
         if self.is_there:
             self.link.send(command)
 
