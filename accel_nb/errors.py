@@ -135,6 +135,9 @@ class StateWasReset(TrainingError, AttributeError):
 class DistributedOperationException(TrainingError):
     """Ranks called operations, or gave them data, that do not fit together. Raised on every rank."""
 
+    differing: tuple[int, ...] = ()
+    """Ranks whose calls were not those of most; empty: there were no such."""
+
 
 class NoExecutableBatchSize(TrainingError, RuntimeError):
     """`find_executable_batch_size` has no smaller size left to try."""

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from ..errors import InvalidArgument
 from ..launch.planning.hardware import probe_node
-from ..protocol.hardware import NodeHardware
-from .cluster_config import (
+from ..launch.settings.cluster_config import (
     NOT_SAID,
     ClusterConfig,
     config_of,
@@ -25,8 +24,9 @@ from .cluster_config import (
     without_old_names,
     write_mapping,
 )
-from .launch_settings import device_ids, settings_of
-from .settings_file import existing_file, own_file
+from ..launch.settings.launch_settings import device_ids, settings_of
+from ..launch.settings.settings_file import existing_file, own_file
+from ..protocol.hardware import NodeHardware
 
 PRECISIONS = ("no", "bf16", "fp16")
 BACKENDS = ("no", "inductor", "eager", "aot_eager", "cudagraphs")

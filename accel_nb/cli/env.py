@@ -13,9 +13,9 @@ import msgspec
 
 from ..errors import ConfigError
 from ..launch.doctor.examination import examine
+from ..launch.settings.cluster_config import load_config_from_file
 from ..protocol.diagnosis import Diagnosis, Fact
 from ..protocol.version import __version__
-from .cluster_config import load_config_from_file
 from .settings_file import add_file_options, chosen_file
 
 GROUPS = ("accel_nb", "software", "machine", "devices", "settings", "configuration")

@@ -16,25 +16,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from msgspec.structs import replace
+
 from ..errors import AccelNbError, PlanError, StartError
 from ..launch.dry_run.result import DryRun
 from ..launch.run import start_run
 from ..launch.run_failed import RunFailed
+from ..launch.settings.settings import Found, request_from
+from ..launch.settings.settings_file import read_settings
 from ..protocol import environment
 from ..protocol.failure import RankFailure
 from ..protocol.plan import LaunchRequest
-from .launch_settings import Settings
 from .options import add_launch_options, launch_arguments
 from .program import Program, program
-from .settings_file import add_file_options, read_settings
+from .settings_file import add_file_options, chosen_file
 from .terminal_view import choose_view
 from .upstream_names import add_upstream_options, upstream_fields
 
 COMMAND_LINE = "the command line"
 MIXED_PRECISION, USE_CPU = "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"
 FAILED = 1
-_DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
-"""One of these on the command line overrules all of them in the file, which were chosen to fit each other."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,38 +61,24 @@ def run(options: argparse.Namespace) -> int:
     Raises PlanError for what cannot be started.
     """
     wanted = program(options.training_script, options.training_script_args, is_module=options.module)
-    settings, path = read_settings(options)
-    request = request_of(options, settings, path, wanted.name)
+    request = request_of(options, read_settings(chosen_file(options)), wanted.name)
     variables = {environment.LOG_DIR: str(options.log_dir)} if "log_dir" in options else {}
     with environment.changed(variables):
-        return launch(request, wanted, settings.notices)
+        return launch(request, wanted)
 
 
-def request_of(options: argparse.Namespace, settings: Settings, path: Path | None, name: str) -> LaunchRequest:
-    """The launch that the command line and the file at `path` ask for; the command line wins, field by field."""
+def request_of(options: argparse.Namespace, found: Found, name: str) -> LaunchRequest:
+    """The launch that the command line and the file `found` ask for; the command line wins, field by field."""
     said = {**upstream_fields(options), **launch_arguments(options)}
-    said["env"] = {**_env(upstream_fields(options)), **_env(launch_arguments(options))}
-    from_file = dict(settings.fields)
-    if said.keys() & _DECIDE_TOGETHER:
-        from_file = {name: value for name, value in from_file.items() if name not in _DECIDE_TOGETHER}
-    from_variables = _from_variables({*from_file, *said})
-    origins = {
-        **{name: variable for name, (variable, _) in from_variables.items()},
-        **dict.fromkeys(from_file, str(path)),
-        **dict.fromkeys(said, COMMAND_LINE),
-    }
-    env = {**settings.variables, **_env(said)}
-    if not _env(said):
-        origins["env"] = str(path)
-    fields = {**{name: value for name, (_, value) in from_variables.items()}, **from_file, **said, "env": env or None}
-    fields |= {"function_name": name, "origins": origins, "settings_file": "" if path is None else str(path)}
-    return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of the options
+    env = {**_env(upstream_fields(options)), **_env(launch_arguments(options))}
+    said |= {"env": env} if env else {}
+    assumed = _from_variables({*found.beside(said), *said})
+    request = request_from(said, found, said_by=COMMAND_LINE, assumed=assumed)
+    return replace(request, function_name=name)
 
 
-def launch(request: LaunchRequest, wanted: Program, notices: tuple[str, ...] = ()) -> int:
+def launch(request: LaunchRequest, wanted: Program) -> int:
     """Run it, show it, and give the exit status. Raises PlanError and its like before anything has started."""
-    for notice in notices:
-        _tell(notice)
     ended = list[int]()
     with _signals_end_the_run(ended):
         try:

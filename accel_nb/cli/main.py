@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import NoReturn
 
 from ..errors import AccelNbError
+from ..launch.settings.cluster_config import nearest
 from ..protocol.version import __version__
 from . import completion, config, doctor, env, launch, replay, self_test, to_fsdp2
-from .cluster_config import nearest
 
 COMMANDS: dict[str, ModuleType] = {
     "launch": launch,

@@ -14,7 +14,7 @@ from typing import NoReturn
 from ..errors import InvalidArgument
 from ..protocol.plan import LaunchRequest, Timeouts
 
-SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file"})
+SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file", "notices"})
 """Fields that no option sets: what is launched says its name, each face has its own way not to wait, and which places
 settings come from is for the face to know that has read them."""
 

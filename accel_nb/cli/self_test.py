@@ -16,13 +16,14 @@ from ..launch.planning.planner import plan_line
 from ..launch.run import Run, start_run
 from ..launch.run_failed import RunFailed
 from ..launch.servers.counting import counted_hardware
+from ..launch.settings.settings_file import read_settings
 from ..protocol import environment
 from ..protocol.events import RunEvent
 from ..protocol.plan import LaunchRequest, Timeouts
 from ..protocol.run_state import RunState
 from .launch import exit_status, request_of
 from .options import add_launch_options
-from .settings_file import add_file_options, read_settings
+from .settings_file import add_file_options, chosen_file
 from .upstream_names import add_upstream_options
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 when all is right, 1 when something is wrong. Raises PlanError for what cannot be started."""
-    settings, path = read_settings(options)
-    request = _with_two_ranks(request_of(options, settings, path, NAME))
+    request = _with_two_ranks(request_of(options, read_settings(chosen_file(options)), NAME))
     started = time.monotonic()
     under_way = start_run(request, _checks, (), {}, _Unseen())
     _tell(plan_line(under_way.plan))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ConfigError, ConfigExists, ConfigNotFound, InvalidArgument
-from .cluster_config import read_mapping, write_mapping
+from ..launch.settings.cluster_config import read_mapping, write_mapping
 
 VERSION = 2
 GONE = {

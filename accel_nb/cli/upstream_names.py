@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..errors import InvalidArgument
-from .cluster_config import DEEPSPEED, DYNAMO, PARALLELISM, SECTIONS
-from .launch_settings import device_ids, variables_of
+from ..launch.settings.cluster_config import DEEPSPEED, DYNAMO, PARALLELISM, SECTIONS
+from ..launch.settings.launch_settings import device_ids, variables_of
 
 SAME_AS = {
     "main_process_port": ("use_port", int),

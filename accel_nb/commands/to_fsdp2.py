@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cli import to_fsdp2
-from ..cli.cluster_config import read_mapping, write_mapping
 from ..cli.main import CommandParser
+from ..launch.settings.cluster_config import read_mapping, write_mapping
 
 _logger = logging.getLogger(__name__)
 

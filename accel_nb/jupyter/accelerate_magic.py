@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import keyword
 
-from ..cli.options import OptionParser, add_launch_options, launch_request
+from msgspec.structs import replace
+
+from ..cli.options import OptionParser, add_launch_options
+from ..cli.settings_file import add_file_options
 from ..errors import InvalidArgument
 from ..launch.run import Run, draw_in_background
+from .asked import asked_by_options
 from .cell_code import Shell, cell_function
 from .cell_watch import watch_cells
 from .kept_cells import KEPT, refuse_without_keep
@@ -43,6 +47,7 @@ def _parser() -> OptionParser:
     )  # fmt: skip
     # The ranks' values are the variables of --out.
     add_launch_options(parser, leave_out=("returns",))
+    add_file_options(parser)
     return parser
 
 
@@ -75,7 +80,8 @@ def accelerate(shell: Shell, options: argparse.Namespace, line: str, cell: str) 
         return None
     refuse_without_keep(options)
     made = cell_function(shell, line, cell, options.out)
-    request = launch_request(options, function_name=made.label, returns="main", block=not options.background)
+    asked = asked_by_options(options)
+    request = replace(asked, function_name=made.label, returns="main", block=not options.background)
     if options.out and request.dry_run:
         raise InvalidArgument("%%accelerate: --out is not possible with --dry-run, whose ranks end after one step.")
     run = launch(request, made.function)

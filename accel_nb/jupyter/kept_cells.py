@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from ..cli.options import launch_arguments, launch_request
+from msgspec.structs import replace
+
+from ..cli.options import launch_arguments
 from ..errors import InvalidArgument
 from ..launch.kept_run import KeptCell, KeptRun, start_kept
+from .asked import asked_by_options, naming_the_file
 from .cell_code import Shell, cell_function
 from .display import choose_view
 from .known_runs import KNOWN
@@ -62,14 +65,16 @@ class KeptRanks:
         return self._run
 
     def _started(self, options: argparse.Namespace) -> KeptRun:
-        self._run = start_kept(launch_request(options, block=False))
-        self._given = launch_arguments(options)
+        request = replace(asked_by_options(options), block=False)
+        with naming_the_file(request):
+            self._run = start_kept(request)
+        self._given = _given(options)
         KNOWN.add(self._run)
         return self._run
 
     def _check_given(self, run: KeptRun | None, options: argparse.Namespace) -> None:
         """Ranks that are there obey no other options."""
-        given = launch_arguments(options)
+        given = _given(options)
         other = [name for name, value in given.items() if self._given.get(name) != value]
         if run is not None and other:
             option = f"--{other[0].replace('_', '-')}"
@@ -79,6 +84,12 @@ class KeptRanks:
                 f"{option} {given[other[0]]!r}: the kept ranks were started {with_}. Leave it out, or end them with "
                 "%accel_stop; the next cell then starts new ones, without the variables of these."
             )
+
+
+def _given(options: argparse.Namespace) -> dict[str, object]:
+    """What decides how ranks are started."""
+    files = {name: value for name in ("config_file", "no_config") if (value := getattr(options, name))}
+    return {**launch_arguments(options), **files}
 
 
 def refuse_without_keep(options: argparse.Namespace) -> None:

@@ -5,30 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..errors import AccelNbError
 from ..launch.payload.packing import function_name
 from ..launch.planning.checks import check_arguments, plain_int
 from ..launch.result import RunResult
 from ..launch.run import Run, draw_in_background, start_run
 from ..protocol.plan import LaunchRequest, OnFailure, Returns, StartMethod, Timeouts
+from .asked import LeftOutNumber, LeftOutText, asked_by_call, naming_the_file
 from .cell_watch import watch_cells
 from .display import choose_view
 from .known_runs import KNOWN
 
 Function = Callable[..., Any]  # the user's own: nothing is known of its values
 Config = dict[str, str | int | float | bool]
+_NO, _AUTO, _STATIC, _LOOPBACK = LeftOutText("no"), LeftOutText("auto"), LeftOutText("static"), LeftOutText("127.0.0.1")
+_FIRST, _ONE = LeftOutNumber(0), LeftOutNumber(1)
 
 
 def notebook_launcher(
     function: Function,
     args: Sequence[object] = (),
     num_processes: int | None = None,
-    mixed_precision: str = "no",
+    mixed_precision: str = _NO,
     use_port: int | None = None,
-    master_addr: str = "127.0.0.1",
-    node_rank: int = 0,
-    num_nodes: int = 1,
-    rdzv_backend: str = "static",
+    master_addr: str = _LOOPBACK,
+    node_rank: int = _FIRST,
+    num_nodes: int = _ONE,
+    rdzv_backend: str = _STATIC,
     rdzv_endpoint: str = "",
     rdzv_conf: Config | None = None,
     rdzv_id: str = "none",
@@ -38,8 +43,8 @@ def notebook_launcher(
     *,
     kwargs: Mapping[str, object] | None = None,
     devices: Sequence[int | str] | None = None,
-    device: str = "auto",
-    backend: str = "auto",
+    device: str = _AUTO,
+    backend: str = _AUTO,
     block: bool = True,
     env: Mapping[str, str] | None = None,
     debug: bool | None = None,
@@ -52,7 +57,8 @@ def notebook_launcher(
 ) -> Any:  # noqa: ANN401  a RunResult, or a Run with block=False: the caller knows which
     """Run ``function(*args, **kwargs)`` on every rank and give back what each rank returned, in order.
 
-    The positional parameters are those of Accelerate 1.15's ``notebook_launcher``.
+    The positional parameters are those of Accelerate 1.15's ``notebook_launcher``. What is left out is taken from the
+    settings file of ``accel-nb launch``, where there is one (see `accel_nb.launch.settings.settings_file`).
 
     Args:
         function: any callable, from a cell or a module. It is pickled by value; nothing of the kernel's state follows.
@@ -89,27 +95,22 @@ def notebook_launcher(
     watch_cells()
     try:
         check_arguments(args=args, kwargs=kwargs, devices=devices, env=env, timeouts=timeouts)
-        request = LaunchRequest(
+        kept_too = {
+            "num_processes": plain_int(num_processes), "mixed_precision": mixed_precision, "use_port": use_port,
+            "master_addr": master_addr, "node_rank": node_rank, "num_nodes": num_nodes, "rdzv_backend": rdzv_backend,
+            "devices": None if devices is None else tuple(map(plain_int, devices)), "device": device,
+            "backend": backend, "env": None if env is None else dict(env), "debug": debug,
+        }  # fmt: skip
+        request = replace(
+            asked_by_call(kept_too),
             function_name=function_name(function),
-            num_processes=plain_int(num_processes),
-            mixed_precision=mixed_precision,
-            use_port=use_port,
-            master_addr=master_addr,
-            node_rank=node_rank,
-            num_nodes=num_nodes,
-            rdzv_backend=rdzv_backend,
             rdzv_endpoint=rdzv_endpoint,
             rdzv_conf=rdzv_conf,
             rdzv_id=rdzv_id,
             max_restarts=plain_int(max_restarts),
             monitor_interval=monitor_interval,
             log_line_prefix_template=log_line_prefix_template,
-            devices=None if devices is None else tuple(map(plain_int, devices)),
-            device=device,
-            backend=backend,
             block=block,
-            env=None if env is None else dict(env),
-            debug=debug,
             on_failure=on_failure,
             start_method=start_method,
             returns=returns,
@@ -132,7 +133,8 @@ def launch(
 ) -> Run:
     """Start a run that belongs to the cell which runs now. Raises as `accel_nb.launch.run.start_run`."""
     view = choose_view()
-    run = start_run(request, function, args, kwargs or {}, view)
+    with naming_the_file(request):
+        run = start_run(request, function, args, kwargs or {}, view)
     view.serve(run, raises=request.block and request.on_failure == "raise")
     KNOWN.add(run)
     return run
@@ -155,6 +157,18 @@ def waited_for(run: Run) -> RunResult[Any]:
 
 
 def debug_launcher(function: Function, args: Sequence[object] = (), num_processes: int = 2) -> RunResult[Any]:
-    """Run `function` on CPU ranks, as Accelerate's ``debug_launcher`` does for tests; accelerators are not touched."""
-    result: RunResult[Any] = notebook_launcher(function, args, num_processes, device="cpu")
-    return result
+    """Run `function` on CPU ranks, as Accelerate's ``debug_launcher`` does for tests; accelerators are not touched, and
+    no settings file is read.
+    """
+    refused: AccelNbError | None = None
+    watch_cells()
+    try:
+        check_arguments(args=args, kwargs=None, devices=None, env=None, timeouts=None)
+        name, count = function_name(function), plain_int(num_processes)
+        run = launch(LaunchRequest(function_name=name, num_processes=count, device="cpu"), function, args)
+    except AccelNbError as error:
+        refused = error.with_traceback(None)
+    del function, args
+    if refused is not None:
+        raise refused
+    return waited_for(run)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 
+from msgspec.structs import replace
+
 from ..cli.options import OptionParser, add_launch_options, launch_request
+from ..cli.settings_file import add_file_options
+from ..launch import engines
 from ..launch.planning.planner import plan_line
 from ..launch.run import Run, plan_for
 from ..launch.servers.preload import PRELOAD
 from ..launch.servers.standby import STANDBY
 from ..protocol.diagnosis import Diagnosis
+from .asked import asked_by_options, naming_the_file
 from .attaching import attach
 from .cell_code import Shell
 from .cell_watch import watch_cells
@@ -29,6 +34,7 @@ def _parser(prog: str, description: str) -> OptionParser:
 def _plan_parser() -> OptionParser:
     parser = _parser("%accel_plan", "Tell what a launch with these options would do, and why. Starts no rank.")
     add_launch_options(parser)
+    add_file_options(parser)
     return parser
 
 
@@ -73,7 +79,9 @@ DOCTOR = _doctor_parser()
 def plan(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
     """Print the plan's line, and the reason of each choice."""
     watch_cells()
-    made = plan_for(launch_request(options, function_name="%accel_plan"))
+    request = replace(asked_by_options(options), function_name="%accel_plan")
+    with naming_the_file(request):
+        made = plan_for(request)
     lines = [plan_line(made), *(f"- {reason}" for reason in made.reasons)]
     lines += [f"- Not imported ahead of a launch: {name} ({reason})." for name, reason in PRELOAD.struck.items()]
     print("\n".join(lines))  # noqa: T201  the cell's output
@@ -91,8 +99,8 @@ def stop(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
         how = f"{run.status} after {run.state.duration_s:.1f} s" if over else "has not ended yet"
         print(f"{run.plan.function_name} ({run.plan.run_id}): {how}.")  # noqa: T201  the cell's output
     # Only now: the end of a run has the next ranks get ready.
-    if let_go := STANDBY.let_go():
-        print(f"Let go: {let_go}, in standby for the next launch.")  # noqa: T201  likewise
+    if let_go := [text for text in (STANDBY.let_go(), *engines.let_go()) if text]:
+        print(f"Let go: {', '.join(let_go)}, in standby for the next launch.")  # noqa: T201  likewise
     elif not runs:
         print("Nothing to stop: no run of this kernel is under way.")  # noqa: T201  likewise
 

@@ -7,7 +7,6 @@ theme. So it has plain elements only, whose look is the reader's.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from ..launch.failures import rank_ranges
 from ..launch.run_failed import RunFailed
 from ..launch.sizes import size_text
 from ..protocol.events import BatchSizeTried, CollectiveMismatch
+from ..protocol.mismatch import differing
 from ..protocol.run_state import Curve, RankState, RunState, RunStatus
 
 TRANSCRIPT_LINES = 500
@@ -138,11 +138,10 @@ def _ladder_sentences(state: RunState) -> list[str]:
 
 def _mismatch_rows(mismatch: CollectiveMismatch) -> list[tuple[str, ...]]:
     calls = list(zip(mismatch.operations, mismatch.given, strict=True))
-    usual, count = Counter(calls).most_common(1)[0]
-    has_usual = count * 2 > len(calls)
+    odd = differing(mismatch.operations, mismatch.given)
     places = mismatch.places or ("",) * len(calls)
     return [
-        (str(rank), call[0] or "none yet", call[1], place, "← differs" if has_usual and call != usual else "")
+        (str(rank), call[0] or "none yet", call[1], place, "← differs" if rank in odd else "")
         for rank, (call, place) in enumerate(zip(calls, places, strict=True))
     ]
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import AnotherRankFailed
+from ..errors import AnotherRankFailed, DistributedOperationException
 from ..protocol.failure import Explanation, RankFailure
 from .explanations.explaining import explain_death, explain_error
 from .explanations.known import Known
@@ -63,6 +63,7 @@ def describe(error: BaseException, *, rank: int, known: Sequence[Known] = ()) ->
         exit_code=exit_status_of(error) if isinstance(error, SystemExit) else None,
         time_s=time.monotonic(),
         consequence=_follows_from_a_lost_peer(error),
+        differing=error.differing if isinstance(error, DistributedOperationException) else None,
         explanation=_explanation(explain_error(error, known)),
     )
 
@@ -166,8 +167,15 @@ def death_text(exit_code: int | None, signal_name: str | None, peak_memory_bytes
 
 
 def cause_first(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
-    """All failures, the cause first: the earliest that is not a consequence of another; then by time."""
-    return tuple(sorted(failures, key=lambda failure: (failure.kind == "stopped", failure.consequence, failure.time_s)))
+    """All failures, the cause first: the earliest that is not a consequence of another, and of calls that do not fit
+    together that of the odd one out; then by time.
+    """
+    return tuple(sorted(failures, key=_rank_of_cause))
+
+
+def _rank_of_cause(failure: RankFailure) -> tuple[bool, bool, bool, float]:
+    is_as_most = bool(failure.differing) and failure.rank not in failure.differing
+    return failure.kind == "stopped", failure.consequence, is_as_most, failure.time_s
 
 
 def same_error(one: RankFailure, other: RankFailure) -> bool:

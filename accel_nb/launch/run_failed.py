@@ -95,7 +95,17 @@ class RunFailed(AccelNbError):
         place = f" at {cause.location}" if cause.location else ""
         if cause.exit_code is not None:
             return f"{self.plan.function_name}: {who} ended{place}{again} with exit status {cause.exit_code}."
+        if cause.differing is not None:
+            return f"{self.plan.function_name}: {self._mismatch(who)}{place}{again}."
         return f"{self.plan.function_name}: {who} failed{place}{again}."
+
+    def _mismatch(self, who: str) -> str:
+        odd = self.cause.differing or ()
+        if not odd:
+            return f"the {self.plan.num_ranks} ranks do not fit together"
+        if len(odd) > 1:
+            who = f"{_ranks(odd)} of {self.plan.num_ranks}"
+        return f"{who} {'do' if len(odd) > 1 else 'does'} not fit together with the others"
 
     def _others(self) -> list[str]:
         lines = []

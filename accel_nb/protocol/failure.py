@@ -69,6 +69,10 @@ class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC of the machine the rank ran on: orders failures of one host."""
     consequence: bool = False
     """True when this follows from another rank's end (connection closed by peer, our own stop)."""
+    differing: tuple[int, ...] | None = None
+    """Of calls that do not fit together: the ranks whose calls were not those of most; empty: there were no such. None:
+    the failure is another.
+    """
     memory: MemorySnapshot | None = None
     """None: nobody asked, or the rank has not used its device."""
     explanation: Explanation | None = None

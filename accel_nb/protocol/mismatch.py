@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import DistributedOperationException
@@ -35,9 +36,22 @@ def mismatch(
         calls = [f"{name}({one})" if name else "none yet" for name, one in zip(names, given, strict=True)]
         lines = [f"  rank {index}: {call}{tail}" for index, (call, tail) in enumerate(zip(calls, tails, strict=True))]
         what = "the ranks called different operations. All of them have to call the same one, in the same order:"
-        return DistributedOperationException("\n".join([what, *lines]))
+        return _error("\n".join([what, *lines]), names, given)
     texts = [one if name else "has not called it yet" for name, one in zip(names, given, strict=True)]
     lines = [f"  rank {index}: {text}{tail}" for index, (text, tail) in enumerate(zip(texts, tails, strict=True))]
     what = f"{called[0]} needs the same structure, shapes and dtypes on all ranks, but was given:"
     todo = _TO_DO_WITH_TORCHS if called[0].startswith(TORCHS_HOME) else _TO_DO
-    return DistributedOperationException("\n".join([what, *lines, todo]))
+    return _error("\n".join([what, *lines, todo]), names, given)
+
+
+def differing(names: Sequence[str], given: Sequence[str]) -> tuple[int, ...]:
+    """The ranks whose calls were not those of more than half of all; empty: no call has such a majority."""
+    calls = list(zip(names, given, strict=True))
+    usual, count = Counter(calls).most_common(1)[0]
+    return tuple(rank for rank, call in enumerate(calls) if call != usual) if count * 2 > len(calls) else ()
+
+
+def _error(text: str, names: Sequence[str], given: Sequence[str]) -> DistributedOperationException:
+    error = DistributedOperationException(text)
+    error.differing = differing(names, given)
+    return error

@@ -34,15 +34,28 @@ class PanelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person has chosen in the panel: arguments of a launch. None or empty: left to the planner."""
+    """What the person has chosen in the panel: arguments of a launch. None: not chosen; the settings file says it, else
+    the planner.
+    """
 
     num_processes: int | None = None
-    device: str = "auto"
-    devices: tuple[int, ...] | None = None
-    mixed_precision: str = "no"
+    device: str | None = None
+    devices: tuple[int | str, ...] | None = None
+    """Positions among the visible devices, which are what the panel offers; ids too in a settings file."""
+    mixed_precision: str | None = None
     debug: bool | None = None
     """Collective checks: None as by default, True also where they cost, False never."""
-    backend: str = "auto"
+    backend: str | None = None
+
+
+class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings file says, which ``accel-nb launch`` reads, too."""
+
+    path: str
+    choice: Choice = Choice()
+    """As far as the panel has fields for it."""
+    problem: str = ""
+    """Why no launch is possible with it, in a sentence; empty when one is."""
 
 
 class Hello(PanelMessage, frozen=True, kw_only=True, tag="hello"):
@@ -173,6 +186,8 @@ class KernelFacts(PanelMessage, frozen=True, kw_only=True, tag="kernel_facts"):
     hardware: NodeHardware
     now: HardwareNow | None
     runs: tuple[RunSummary, ...]
+    settings: SettingsFile | None = None
+    """None: there is no such file, or none is wanted."""
 
 
 class Accepted(PanelMessage, frozen=True, kw_only=True, tag="accepted"):

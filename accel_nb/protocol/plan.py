@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+THE_CALL = "the call"
 UNRECORDED = "(not recorded)"
 """What stands in events for the value of a variable."""
 
@@ -63,9 +64,13 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     memory_snapshot: bool = False
     timeouts: Timeouts = Timeouts()
     origins: dict[str, str] = {}
-    """Field -> where its value comes from (``the command line``, a file), where that is not the call itself."""
-    settings_file: str | None = None
-    """The configuration file that was read for this launch; empty: none was wanted. None: the caller reads none."""
+    """Field -> where its value comes from: `THE_CALL`, ``the command line``, a file. Those left out come from the call
+    where they are not at their defaults.
+    """
+    settings_file: str = ""
+    """The configuration file that was read for this launch; empty: none."""
+    notices: tuple[str, ...] = ()
+    """What stands in that file and has no effect, one sentence each."""
 
 
 class PlannedDevice(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,13 @@
 import { expect, it } from "vitest";
-import { fromMetadata, magicLine, NO_CHOICE, ranksMeant, toMetadata, withMagicLine } from "../src/panel/choice";
+import {
+  fromMetadata,
+  magicLine,
+  NO_CHOICE,
+  ranksMeant,
+  toMetadata,
+  withMagicLine,
+  withSettings,
+} from "../src/panel/choice";
 import { TWO_GPUS } from "./standInKernel";
 
 const ALL = {
@@ -32,6 +40,33 @@ it("replaces a line that is there, and keeps the options that it does not choose
   expect(withMagicLine(`${line}\ntrain()`, { ...NO_CHOICE, num_processes: 2 })).toEqual({
     source: "%%accelerate --num-processes 2 --out a,b --env 'A=b c' --keep\ntrain()",
   });
+});
+
+it("test_l14: keeps devices that are named by id, which the panel does not offer, unless others are chosen", () => {
+  const line = "%%accelerate --devices GPU-8f6a,GPU-11c2 --keep";
+  const put = (part: object, from = line) => withMagicLine(from, { ...NO_CHOICE, ...part });
+
+  expect(put({ num_processes: 2 })).toEqual({
+    source: "%%accelerate --num-processes 2 --devices GPU-8f6a,GPU-11c2 --keep\n",
+  });
+  expect(put({}, "%%accelerate --devices=GPU-8f6a")).toEqual({ source: "%%accelerate --devices=GPU-8f6a\n" });
+  expect(put({ devices: [1] })).toEqual({ source: "%%accelerate --devices 1 --keep\n" });
+  expect(put({ device: "cpu" })).toEqual({ source: "%%accelerate --device cpu --keep\n" });
+  expect(put({}, "%%accelerate --devices=1,0")).toEqual({ source: "%%accelerate\n" });
+});
+
+it("test_l18: takes from the settings file what is not chosen, ranks and devices together", () => {
+  const choice = { ...NO_CHOICE, num_processes: 4, device: "cpu", mixed_precision: "bf16" };
+  const settings = { path: "/c/config.yaml", choice, problem: "" };
+
+  expect(withSettings(NO_CHOICE, settings)).toEqual(choice);
+  expect(withSettings({ ...NO_CHOICE, num_processes: 2 }, settings)).toEqual({
+    ...NO_CHOICE,
+    num_processes: 2,
+    mixed_precision: "bf16",
+  });
+  expect(withSettings({ ...NO_CHOICE, mixed_precision: "no" }, settings)).toEqual({ ...choice, mixed_precision: "no" });
+  expect(withSettings(ALL, null)).toEqual(ALL);
 });
 
 it("refuses a cell that belongs to another magic", () => {

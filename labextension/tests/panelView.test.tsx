@@ -5,6 +5,7 @@ import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import "./browserStandIns";
 import { Changes } from "../src/comm/changes";
 import { type Choice, NO_CHOICE } from "../src/panel/choice";
+import { keepingFocus } from "../src/panel/keepingFocus";
 import { type FollowedNotebook, PanelModel } from "../src/panel/model";
 import { PanelView } from "../src/panel/PanelView";
 import { DEFAULT_SETTINGS } from "../src/panel/settings";
@@ -134,6 +135,65 @@ it("test_w08: a choice is a line in words, and is what the buttons use", async (
   press("Insert cell");
   press("Run this cell on 1 rank");
   expect(executed.map(([command]) => command)).toEqual(["accel-nb:insert-cell", "accel-nb:run-cell"]);
+});
+
+it("refuses a number of ranks that is none, in words, and keeps what was chosen", async () => {
+  const { notebook } = await panelOf(readyKernel());
+  const field = () => named("Number of ranks") as HTMLInputElement;
+  const type = (text: string) =>
+    act(() => {
+      field().value = text;
+      field().dispatchEvent(new Event("input", { bubbles: true }));
+    });
+  const told = () => page.querySelector(".accel-panel-form [role=alert]")?.textContent;
+  type("3");
+
+  type("0");
+  expect(told()).toContain("0 is no number of ranks: give a whole number of at least 1");
+  expect(field().getAttribute("aria-invalid")).toBe("true");
+  type("1.5");
+  expect(told()).toContain("1.5 is no number of ranks");
+  expect(notebook.choice.num_processes).toBe(3);
+  act(() => void field().dispatchEvent(new FocusEvent("blur")));
+
+  expect(told()).toBeUndefined();
+  expect(field().value).toBe("3");
+});
+
+it("test_l18: shows what the settings file says, that it comes from there, and that a choice overrules it", async () => {
+  const choice = { ...NO_CHOICE, num_processes: 4, device: "cpu", mixed_precision: "bf16", debug: true };
+  const { notebook } = await panelOf(readyKernel({ settings: { path: "/c/config.yaml", choice, problem: "" } }));
+  const shown = (label: string) => (named(label) as HTMLSelectElement).selectedOptions[0]?.textContent;
+
+  expect((named("Number of ranks") as HTMLInputElement).placeholder).toBe("file: 4");
+  expect(["Device", "Precision", "Checks", "Backend"].map(shown)).toEqual([
+    "cpu (file)",
+    "bf16 (file)",
+    "always (file)",
+    "auto",
+  ]);
+  expect(named("Start")?.textContent).toContain("file: /c/config.yaml");
+  expect(named("Run this cell on 4 ranks")).toBeDefined();
+  expect(page.querySelector(".accel-panel-code")?.textContent).toBe("%%accelerate");
+  select("Precision", "no");
+
+  expect(notebook.choice).toEqual({ ...NO_CHOICE, mixed_precision: "no" });
+  expect(page.querySelector(".accel-panel-code")?.textContent).toBe("%%accelerate --mixed-precision no");
+});
+
+it("keeps the focus of the keyboard where a button was that has gone", async () => {
+  const { draw } = await panelOf(new StandInKernel());
+  await vi.advanceTimersByTimeAsync(3000);
+  page.tabIndex = -1;
+  const drawn = (change: () => void) => keepingFocus(page, () => act(change));
+
+  named("Load accel_nb")?.focus();
+  drawn(() => render(null, page));
+  expect(document.activeElement).toBe(page);
+  page.blur();
+  drawn(draw);
+
+  expect(document.activeElement).toBe(document.body);
 });
 
 it("test_l14: devices are chosen by boxes, by their position among the visible ones", async () => {

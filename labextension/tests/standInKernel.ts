@@ -57,6 +57,7 @@ export function facts(part: Partial<KernelFacts> = {}): KernelFacts {
     hardware: TWO_GPUS,
     now: null,
     runs: [],
+    settings: null,
     ...part,
   };
 }

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { NO_CHOICE } from "../src/panel/choice";
 import { KernelTalk } from "../src/panel/talk";
-import { obstacle } from "../src/panel/words";
+import { obstacle, obstacleText } from "../src/panel/words";
 import type { RunSummary } from "../src/protocol/generated";
 import { recordedEvents } from "./recorded";
 import { BUSY_GPU, facts, readyKernel, run, StandInKernel } from "./standInKernel";
@@ -310,11 +310,26 @@ it("takes a kernel for one of Python until it has told otherwise", async () => {
   const kernel = readyKernel();
   kernel.speaks = "R";
   const talk = new KernelTalk(kernel, () => undefined);
-  expect([talk.mayBePython, talk.isPython]).toEqual([true, false]);
+  expect(talk.mayBePython).toBe(true);
+  talk.want(true);
+  expect(kernel.asked).toEqual([]);
 
   await settled();
 
-  expect([talk.mayBePython, talk.isPython]).toEqual([false, false]);
+  expect(talk.mayBePython).toBe(false);
+});
+
+it("asks a kernel whose language is not to be had, and says so when it is silent", async () => {
+  const kernel = new StandInKernel();
+  kernel.speaks = "";
+  const { talk } = await wantedTalk(kernel);
+  expect(kernel.types()).toEqual(["hello"]);
+
+  await vi.advanceTimersByTimeAsync(3000);
+
+  const inTheWay = obstacle("a.ipynb", talk.heard);
+  expect(inTheWay).toEqual({ kind: "not-loaded", executes: false, isKnownPython: false });
+  expect(inTheWay && obstacleText(inTheWay).text).toContain("does not tell its language; launches need Python");
 });
 
 it("has the kernel go on with its news while somebody looks, or waits for the end of a run", async () => {

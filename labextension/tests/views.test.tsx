@@ -198,6 +198,9 @@ describe("what went wrong", () => {
     show(shownAfter(recordedEvents("mismatch")));
 
     expect(text(".accel-odd th")).toEqual(["2"]);
+    expect(text(".accel-failure h4")).toEqual([
+      "Rank 2 of 4 (cpu) does not fit together with the others at Cell In[1], line 7.",
+    ]);
     expect(text(".accel-odd td")[1]).toBe("[4, 3] float32differs");
   });
 

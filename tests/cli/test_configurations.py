@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from accel_nb.cli.cluster_config import SECTIONS, ClusterConfig, load_config_from_file
 from accel_nb.cli.launch import request_of
-from accel_nb.cli.launch_settings import settings_of
 from accel_nb.cli.main import main, parsers
-from accel_nb.cli.settings_file import read_settings
+from accel_nb.cli.settings_file import chosen_file
 from accel_nb.errors import ConfigError, ConfigNotFound
 from accel_nb.launch.planning.planner import make_plan
+from accel_nb.launch.settings.cluster_config import SECTIONS, ClusterConfig, load_config_from_file
+from accel_nb.launch.settings.launch_settings import settings_of
+from accel_nb.launch.settings.settings_file import read_settings
 from accel_nb.protocol.hardware import NodeHardware
 from accel_nb.protocol.plan import LaunchRequest
 
@@ -54,8 +55,7 @@ def write(tmp_path: Path) -> Write:
 def asked(line: str) -> LaunchRequest:
     """What ``accel-nb launch`` asks of the launcher."""
     options = parsers()[0].parse_args(["launch", *line.split(), "train.py"])
-    settings, path = read_settings(options)
-    return request_of(options, settings, path, "train.py")
+    return request_of(options, read_settings(chosen_file(options)), "train.py")
 
 
 @pytest.mark.parametrize("section", SECTIONS)

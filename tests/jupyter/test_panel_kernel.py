@@ -399,25 +399,6 @@ def test_w08_the_panel_is_told_in_words_what_would_start_while_a_cell_blocks(
     assert (refused.line, unknown.line) == ("", "")
 
 
-def test_l18_the_plan_says_where_its_settings_come_from_and_which_are_not_obeyed(tmp_path: Path) -> None:
-    saved = tmp_path / "accelerate" / "default_config.yaml"
-    saved.parent.mkdir()
-    saved.write_text("mixed_precision: bf16\nnum_processes: 4\n")
-    kernel = NotebookKernel(env={"HF_HOME": str(tmp_path)})
-    try:
-        kernel.ok("%load_ext accel_nb")
-        page = PanelPage(kernel)
-        facts = page.hello()
-        answer = asked(page, 1, num_processes=2, device="cpu")
-    finally:
-        kernel.shutdown()
-
-    assert facts.hardware.saved_config is not None
-    assert facts.hardware.saved_config.path == str(saved)
-    [told] = [reason for reason in answer.reasons if str(saved) in reason]
-    assert "mixed_precision" in told
-
-
 # ---- over a long time
 
 

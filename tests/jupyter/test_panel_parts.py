@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 
 import msgspec
+from msgspec.structs import replace
 
-from accel_nb.cli.options import OptionParser, add_launch_options, launch_request
 from accel_nb.errors import PlanError
+from accel_nb.jupyter.accelerate_magic import ACCELERATE
+from accel_nb.jupyter.asked import asked_by_options
 from accel_nb.jupyter.panel.followed import FollowedRun
 from accel_nb.jupyter.panel.planning import Planning, request_of
 from accel_nb.jupyter.run_feed import KEPT_LINES
@@ -123,18 +125,15 @@ def test_a_page_is_told_no_values_of_variables_and_keeps_its_bounds() -> None:
 
 def test_w08_the_line_that_the_panel_writes_asks_for_all_of_its_choice() -> None:
     """The line of ALL in labextension/tests/choice.test.ts."""
-    parser = OptionParser("%%accelerate", "")
-    add_launch_options(parser)
     line = "--num-processes 2 --device cuda --devices 1,0 --mixed-precision bf16 --debug --backend local"
 
-    asked = launch_request(parser.parse_args(line.split()), function_name="%%accelerate")
+    def asked(line: str) -> LaunchRequest:
+        return replace(asked_by_options(ACCELERATE.parse_args(line.split())), function_name="%%accelerate")
 
     choice = Choice(num_processes=2, device="cuda", devices=(1, 0), mixed_precision="bf16", debug=True, backend="local")
-    assert asked == request_of(choice)
-    assert launch_request(parser.parse_args(["--no-debug"]), function_name="%%accelerate") == request_of(
-        Choice(debug=False)
-    )
-    assert launch_request(parser.parse_args([]), function_name="%%accelerate") == request_of(Choice())
+    assert asked(line) == request_of(choice)
+    assert asked("--no-debug") == request_of(Choice(debug=False))
+    assert asked("") == request_of(Choice())
 
 
 def test_w08_only_the_newest_of_the_questions_that_wait_is_answered() -> None:

@@ -154,14 +154,7 @@ def test_l15_torchs_own_launchers_are_not_used() -> None:
     assert not [name for name in imported for part in launchers if f"{name}.".startswith(f"torch.{part}.")]
 
 
-CONFIG = "compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\nnum_processes: 7\n"
-
-
-def test_l18_one_line_says_where_the_settings_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "accelerate" / "default_config.yaml"
-    file.parent.mkdir()
-    file.write_text(CONFIG)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+def test_l18_one_line_says_where_the_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
 
     launched = launch(lambda: os.environ["ACCELERATE_MIXED_PRECISION"], returns="main")
@@ -169,10 +162,6 @@ def test_l18_one_line_says_where_the_settings_come_from(tmp_path: Path, monkeypa
     assert launched.values == ["no"]
     assert launched.text.splitlines()[1:] == [
         "accel_nb: Settings: num_processes, device and returns from the call, the rest are defaults.",
-        (
-            f"accel_nb: Ignored: {file} (compute_environment, mixed_precision, num_processes); notebook launches do "
-            "not read it in this version."
-        ),
         "accel_nb: Ignored: ACCELERATE_MIXED_PRECISION=fp16 of the kernel's environment; mixed_precision='no' decides.",
     ]
 

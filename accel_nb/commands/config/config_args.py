@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ...cli.cluster_config import BaseConfig, ClusterConfig, load_config_from_file
+from ...launch.settings.cluster_config import BaseConfig, ClusterConfig, load_config_from_file
 
 __all__ = ["BaseConfig", "ClusterConfig", "load_config_from_file"]

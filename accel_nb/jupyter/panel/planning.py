@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ...errors import AccelNbError
+from msgspec import convert
+from msgspec.structs import asdict, replace
+
+from ...errors import AccelNbError, ConfigError
 from ...launch.planning.planner import plan_line
 from ...launch.run import plan_for
-from ...protocol.panel import AskPlan, Choice, PanelNews, PlanAnswer
+from ...launch.settings.settings_file import existing_file
+from ...protocol.panel import AskPlan, Choice, PanelNews, PlanAnswer, SettingsFile
 from ...protocol.plan import LaunchPlan, LaunchRequest
+from ..asked import asked_by_call, kept, naming_the_file
 
 MakePlan = Callable[[LaunchRequest], LaunchPlan]
 
@@ -46,7 +51,9 @@ class Planning:
 
     def _answered(self, question: AskPlan) -> PlanAnswer:
         try:
-            plan = self._make_plan(request_of(question.choice))
+            request = request_of(question.choice)
+            with naming_the_file(request):
+                plan = self._make_plan(request)
         except AccelNbError as error:
             return PlanAnswer(number=question.number, problem=str(error))
         except Exception as error:  # noqa: BLE001  probing asks systems and drivers; the page is told, and may ask again
@@ -55,13 +62,18 @@ class Planning:
 
 
 def request_of(choice: Choice) -> LaunchRequest:
-    """What ``%%accelerate`` with these choices asks for."""
-    return LaunchRequest(
-        function_name="%%accelerate",
-        num_processes=choice.num_processes,
-        device=choice.device,
-        devices=choice.devices,
-        mixed_precision=choice.mixed_precision,
-        debug=choice.debug,
-        backend=choice.backend,
-    )
+    """What ``%%accelerate`` with these choices asks for. Raises ConfigError."""
+    return replace(asked_by_call(asdict(choice)), function_name="%%accelerate")
+
+
+def settings_file() -> SettingsFile | None:
+    """The one that counts for a launch from this kernel, read now."""
+    path = existing_file()
+    if path is None:
+        return None
+    try:
+        fields = kept(path).settings.fields
+    except ConfigError as error:
+        return SettingsFile(path=str(path), problem=str(error))
+    choice = {name: fields.get(name) for name in Choice.__struct_fields__}
+    return SettingsFile(path=str(path), choice=convert(choice, Choice))

@@ -17,6 +17,7 @@ from ...protocol.panel import HardwareNow, KernelFacts, PanelNews, Refused, Runs
 from ...protocol.version import __version__
 from ..known_runs import KnownRuns
 from .pages import Answer
+from .planning import settings_file
 from .summaries import rank_names, summaries
 
 EVERY_S = 2.0
@@ -147,4 +148,5 @@ class Reporter:
             hardware=replace(probe_node(), kernel_cuda_origin="" if origin is None else origin.place),
             now=self._measured(),
             runs=self._told,
+            settings=settings_file(),
         )

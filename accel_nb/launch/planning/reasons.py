@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...devices.device import Device
 from ...protocol.environment import foreign_launcher, is_server_key_variable
 from ...protocol.hardware import DeviceInfo, NodeHardware
-from ...protocol.plan import LaunchRequest
+from ...protocol.plan import THE_CALL, LaunchRequest
 from .device_choice import label, label_all
 
 UNEQUAL_MEMORY = 0.02
@@ -40,15 +40,15 @@ class Sources(NamedTuple):
 
 def setting_sources(request: LaunchRequest, hardware: NodeHardware, kernel_env: Mapping[str, str]) -> Sources:
     default = LaunchRequest()
-    given = [name for name in _SETTINGS if getattr(request, name) != getattr(default, name)]
+    given = [name for name in _SETTINGS if name in request.origins or getattr(request, name) != getattr(default, name)]
     passed = _passed_on(request, kernel_env)
     by_origin: dict[str, list[str]] = {}
     for name in given:
-        by_origin.setdefault(request.origins.get(name, "the call"), []).append(name)
+        by_origin.setdefault(request.origins.get(name, THE_CALL), []).append(name)
     parts = [f"{_listed(names)} from {origin}" for origin, names in by_origin.items()]
     if passed:
         parts.append(f"{_listed([f'{name}={kernel_env[name]}' for name in passed])} from the kernel's environment")
-    ignored = _ignored(request, hardware, kernel_env)
+    ignored = [*request.notices, *_other_file(request, hardware), *_overruled(request, kernel_env)]
     settings = f"Settings: {', '.join(parts)}, the rest are defaults." if parts else "Settings: all defaults."
     return Sources(settings, tuple(ignored), elsewhere=bool(passed or ignored or request.settings_file))
 
@@ -62,11 +62,15 @@ def _passed_on(request: LaunchRequest, kernel_env: Mapping[str, str]) -> list[st
     return sorted(name for name in kernel_env if name.startswith("ACCELERATE_") and name not in decided)
 
 
-def _ignored(request: LaunchRequest, hardware: NodeHardware, kernel_env: Mapping[str, str]) -> list[str]:
+def _other_file(request: LaunchRequest, hardware: NodeHardware) -> list[str]:
+    saved = hardware.saved_config
+    if saved is None or request.settings_file in ("", saved.path):
+        return []
+    return [f"Ignored: {saved.path}; {request.settings_file} is read instead."]
+
+
+def _overruled(request: LaunchRequest, kernel_env: Mapping[str, str]) -> list[str]:
     told = []
-    if hardware.saved_config is not None and request.settings_file is None:
-        keys = f" ({', '.join(hardware.saved_config.keys)})" if hardware.saved_config.keys else ""
-        told.append(f"Ignored: {hardware.saved_config.path}{keys}; notebook launches do not read it in this version.")
     overruled = {
         "ACCELERATE_MIXED_PRECISION": (request.mixed_precision, f"mixed_precision={request.mixed_precision!r}"),
         "ACCELERATE_USE_CPU": ("", f"device={request.device!r}"),

@@ -19,7 +19,7 @@ export interface KernelLink {
   readonly executes: boolean;
   /** Of `state` or `executes`. */
   readonly changes: Changes;
-  /** "python", "R". Waits until the kernel has told it. */
+  /** "python", "R". Empty: neither what Jupyter knows of the kernel nor its shell tells it, which may be busy. */
   language(): Promise<string>;
   /** Over the control channel, which a running cell does not block. A kernel without us never answers. */
   request(content: PanelRequest): Promise<unknown>;

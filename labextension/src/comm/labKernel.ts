@@ -62,8 +62,15 @@ export class LabKernel implements KernelLink {
 
   async language(): Promise<string> {
     // The kernel itself tells it by its shell only, which may be busy.
-    const spec = await this.kernel.spec;
-    return spec?.language || (await this.kernel.info).language_info.name;
+    const spec = await this.kernel.spec.catch(() => undefined);
+    return spec?.language || (await this.languageOfShell());
+  }
+
+  private languageOfShell(): Promise<string> {
+    const told = this.kernel.info.then((info) => info.language_info?.name ?? "");
+    const late = new Promise<string>((resolve) => setTimeout(() => resolve(""), SHELL_ANSWERS_MS));
+    // It is rejected by a kernel that has gone, or answers with an error.
+    return Promise.race([told.catch(() => ""), late]);
   }
 
   request(content: PanelRequest): Promise<unknown> {

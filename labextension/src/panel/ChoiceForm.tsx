@@ -1,8 +1,8 @@
 /** What is to be started: options, what they mean in words, and the two buttons. */
-import { useContext } from "preact/hooks";
-import type { NodeHardware, PlanAnswer } from "../protocol/generated";
+import { useContext, useState } from "preact/hooks";
+import type { NodeHardware, PlanAnswer, SettingsFile } from "../protocol/generated";
 import { PanelContext } from "./actions";
-import { BACKENDS, type Choice, magicLine, PRECISIONS, ranksMeant } from "./choice";
+import { BACKENDS, type Choice, DEFAULTS, magicLine, PRECISIONS, ranksMeant, withSettings } from "./choice";
 import { COMMANDS } from "./commandIds";
 import { DevicePicker } from "./DevicePicker";
 import { CodeLine } from "./ObstacleCard";
@@ -10,6 +10,8 @@ import { CodeLine } from "./ObstacleCard";
 interface ChoiceFormProps {
   choice: Choice;
   hardware: NodeHardware;
+  /** null: there is no such file. */
+  settings: SettingsFile | null;
   /** null: not told yet. */
   plan: PlanAnswer | null;
   /** Whether `plan` is of this choice. */
@@ -19,28 +21,34 @@ interface ChoiceFormProps {
 }
 
 const PRECISION_WORDS: Record<string, string> = { no: "full", bf16: "bf16", fp16: "fp16" };
-const CHECKS = ["default", "always", "never"];
+const CHECKS = ["always", "never"];
 
-export function ChoiceForm({ choice, hardware, plan, planIsCurrent, refusal }: ChoiceFormProps) {
+export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, refusal }: ChoiceFormProps) {
   const actions = useContext(PanelContext);
   const change = (part: Partial<Choice>) => actions.choose({ ...choice, ...part });
-  const meant = ranksMeant(choice, hardware);
-  const kinds = ["auto", ...Object.keys(hardware.devices), "cpu"];
-  const checks = choice.debug === null ? "default" : choice.debug ? "always" : "never";
+  const all = withSettings(choice, settings);
+  const meant = ranksMeant(all, hardware);
+  const kinds = [DEFAULTS.device, ...Object.keys(hardware.devices), "cpu"];
+  /** What the file says of it, if that counts as long as nothing is chosen. */
+  const kept = <Name extends keyof Choice>(name: Name) => withSettings({ ...choice, [name]: null }, settings)[name];
   return (
     <>
       <div class="accel-panel-form">
-        <RankCount choice={choice} meant={meant} change={change} />
+        <RankCount chosen={choice.num_processes} kept={kept("num_processes")} meant={meant} change={change} />
         <Select
           label="Device"
-          value={choice.device}
+          chosen={choice.device}
+          kept={kept("device")}
+          usual={DEFAULTS.device}
           values={kinds}
           change={(device) => change({ device, devices: null })}
         />
-        <DevicePicker choice={choice} hardware={hardware} change={change} />
+        <DevicePicker choice={all} areKept={kept("devices") !== null} hardware={hardware} change={change} />
         <Select
           label="Precision"
-          value={choice.mixed_precision}
+          chosen={choice.mixed_precision}
+          kept={kept("mixed_precision")}
+          usual={DEFAULTS.mixed_precision}
           values={PRECISIONS}
           words={PRECISION_WORDS}
           change={(mixed_precision) => change({ mixed_precision })}
@@ -48,18 +56,23 @@ export function ChoiceForm({ choice, hardware, plan, planIsCurrent, refusal }: C
         <Select
           label="Checks"
           title="Compare the ranks' operations before they run: where that is cheap, always, or never"
-          value={checks}
+          chosen={checksWord(choice.debug)}
+          kept={checksWord(kept("debug"))}
+          usual="default"
           values={CHECKS}
-          change={(value) => change({ debug: value === "default" ? null : value === "always" })}
+          change={(value) => change({ debug: value === null ? null : value === "always" })}
         />
         <Select
           label="Backend"
           title="What starts the ranks"
-          value={choice.backend}
+          chosen={choice.backend}
+          kept={kept("backend")}
+          usual={DEFAULTS.backend}
           values={BACKENDS}
           change={(backend) => change({ backend })}
         />
       </div>
+      {settings !== null && <FileNote settings={settings} />}
       <PlanText plan={plan} isCurrent={planIsCurrent} />
       <CodeLine code={magicLine(choice)} />
       <div class="accel-panel-buttons">
@@ -89,62 +102,114 @@ export function ChoiceForm({ choice, hardware, plan, planIsCurrent, refusal }: C
   );
 }
 
+function checksWord(debug: boolean | null): string | null {
+  return debug === null ? null : debug ? "always" : "never";
+}
+
+/** Where values come from that nobody has chosen here. */
+function FileNote({ settings: { path, problem } }: { settings: SettingsFile }) {
+  if (problem !== "") {
+    return null; // the plan's text is this
+  }
+  return (
+    <p class="accel-panel-plan">
+      file: <code title={path}>{path}</code>
+    </p>
+  );
+}
+
 interface RankCountProps {
-  choice: Choice;
+  chosen: number | null;
+  /** What the settings file says; null: nothing. */
+  kept: number | null;
   meant: number;
   change: (part: Partial<Choice>) => void;
 }
 
-function RankCount({ choice, meant, change }: RankCountProps) {
-  const set = (count: number | null) => change({ num_processes: count });
-  const typed = (text: string) => {
-    const count = Number(text);
-    if (text === "" || (Number.isSafeInteger(count) && count > 0)) {
-      set(text === "" ? null : count);
+function RankCount({ chosen, kept, meant, change }: RankCountProps) {
+  /** What stands in the field and is no number of ranks; null: there is no such. */
+  const [wrong, setWrong] = useState<string | null>(null);
+  const set = (count: number | null) => {
+    setWrong(null);
+    change({ num_processes: count });
+  };
+  const typed = ({ value, validity }: HTMLInputElement) => {
+    const count = Number(value);
+    if (value === "" && !validity.badInput) {
+      set(null);
+    } else if (Number.isSafeInteger(count) && count > 0) {
+      set(count);
+    } else {
+      setWrong(value);
     }
   };
   return (
-    <label class="accel-panel-field">
-      <span>Ranks</span>
-      <span class="accel-panel-stepper">
-        <button type="button" aria-label="One rank less" disabled={meant <= 1} onClick={() => set(meant - 1)}>
-          −
-        </button>
-        <input
-          type="number"
-          min={1}
-          aria-label="Number of ranks"
-          placeholder={`auto: ${meant}`}
-          value={choice.num_processes ?? ""}
-          onInput={(event) => typed(event.currentTarget.value)}
-        />
-        <button type="button" aria-label="One rank more" onClick={() => set(meant + 1)}>
-          +
-        </button>
-      </span>
-    </label>
+    <>
+      <label class="accel-panel-field">
+        <span>Ranks</span>
+        <span class="accel-panel-stepper">
+          <button type="button" aria-label="One rank less" disabled={meant <= 1} onClick={() => set(meant - 1)}>
+            −
+          </button>
+          <input
+            type="number"
+            min={1}
+            aria-label="Number of ranks"
+            aria-invalid={wrong !== null}
+            placeholder={`${kept === null ? "auto" : "file"}: ${meant}`}
+            value={wrong ?? chosen ?? ""}
+            onInput={(event) => typed(event.currentTarget)}
+            onBlur={() => setWrong(null)}
+          />
+          <button type="button" aria-label="One rank more" onClick={() => set(meant + 1)}>
+            +
+          </button>
+        </span>
+      </label>
+      {wrong !== null && (
+        <p class="accel-panel-warning" role="alert">
+          {wrong === "" ? "That" : wrong} is no number of ranks: give a whole number of at least 1, or nothing. It stays{" "}
+          {meant}.
+        </p>
+      )}
+    </>
   );
 }
 
 interface SelectProps {
   label: string;
   title?: string;
-  value: string;
+  /** null: nothing. */
+  chosen: string | null;
+  /** What the settings file says; null: nothing. */
+  kept: string | null;
+  /** What the launcher takes where neither says anything. */
+  usual: string;
   values: readonly string[];
   words?: Record<string, string>;
-  change: (value: string) => void;
+  /** null: the choice is taken back. */
+  change: (value: string | null) => void;
 }
 
-function Select({ label, title, value, values, words = {}, change }: SelectProps) {
+function Select({ label, title, chosen, kept, usual, values, words = {}, change }: SelectProps) {
+  const unchosen = kept ?? usual;
+  const word = (value: string) => words[value] ?? value;
   // One that only the notebook's metadata know is shown for what it is.
-  const offered = values.includes(value) ? values : [...values, value];
+  const offered = new Set([...values.filter((value) => value !== unchosen), ...(chosen === null ? [] : [chosen])]);
   return (
     <label class="accel-panel-field" title={title}>
       <span>{label}</span>
-      <select aria-label={label} value={value} onChange={(event) => change(event.currentTarget.value)}>
-        {offered.map((one) => (
-          <option key={one} value={one} selected={one === value}>
-            {words[one] ?? one}
+      <select
+        aria-label={label}
+        value={chosen ?? ""}
+        onChange={(event) => change(event.currentTarget.value === "" ? null : event.currentTarget.value)}
+      >
+        <option value="" selected={chosen === null}>
+          {word(unchosen) + (kept === null ? "" : " (file)")}
+        </option>
+        {[...offered].map((one) => (
+          <option key={one} value={one} selected={one === chosen}>
+            {word(one)}
           </option>
         ))}
       </select>

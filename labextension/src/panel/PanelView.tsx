@@ -76,6 +76,7 @@ function Sections({ shown, heard }: { shown: PanelShown; heard: Heard }) {
           <ChoiceForm
             choice={shown.choice}
             hardware={facts.hardware}
+            settings={facts.settings ?? null}
             plan={heard.plan}
             planIsCurrent={heard.planIsCurrent}
             refusal={shown.refusal}

@@ -1,17 +1,20 @@
 /** What the person has chosen, as a line of the notebook and as its metadata. */
-import type { Choice, NodeHardware } from "../protocol/generated";
+import type { Choice, NodeHardware, SettingsFile } from "../protocol/generated";
 
 export type { Choice };
 
-/** All left to the planner. */
+/** All left to the settings file and the planner. */
 export const NO_CHOICE: Choice = {
   num_processes: null,
-  device: "auto",
+  device: null,
   devices: null,
-  mixed_precision: "no",
+  mixed_precision: null,
   debug: null,
-  backend: "auto",
+  backend: null,
 };
+
+/** What the planner takes where neither the choice nor a settings file says it. */
+export const DEFAULTS = { device: "auto", mixed_precision: "no", backend: "auto" };
 
 /** As accel_nb/cli/options.py suggests them. */
 export const PRECISIONS = ["no", "bf16", "fp16"];
@@ -29,25 +32,25 @@ const SAID: Record<string, number> = {
   backend: 1,
 };
 
-/** "%%accelerate --num-processes 2": only what is not left to the planner. */
+/** "%%accelerate --num-processes 2": only what has been chosen. */
 export function magicLine(choice: Choice): string {
   const words = [MAGIC];
   if (choice.num_processes !== null) {
     words.push("--num-processes", String(choice.num_processes));
   }
-  if (choice.device !== "auto") {
+  if (choice.device !== null) {
     words.push("--device", choice.device);
   }
   if (choice.devices !== null) {
     words.push("--devices", choice.devices.join(","));
   }
-  if (choice.mixed_precision !== "no") {
+  if (choice.mixed_precision !== null) {
     words.push("--mixed-precision", choice.mixed_precision);
   }
   if (choice.debug !== null) {
     words.push(choice.debug ? "--debug" : "--no-debug");
   }
-  if (choice.backend !== "auto") {
+  if (choice.backend !== null) {
     words.push("--backend", choice.backend);
   }
   return words.join(" ");
@@ -59,7 +62,7 @@ export function withMagicLine(source: string, choice: Choice): { source: string 
   const end = text.indexOf("\n");
   const first = end < 0 ? text : text.slice(0, end);
   if (/^%%accelerate(\s|$)/.test(first)) {
-    const kept = otherOptions(first.slice(MAGIC.length));
+    const kept = otherOptions(first.slice(MAGIC.length), choice);
     const line = [magicLine(choice), ...kept].join(" ");
     return { source: line + (end < 0 ? "\n" : text.slice(end)) };
   }
@@ -70,20 +73,45 @@ export function withMagicLine(source: string, choice: Choice): { source: string 
   return { source: `${magicLine(choice)}\n${text}` };
 }
 
-function otherOptions(line: string): string[] {
+function otherOptions(line: string, choice: Choice): string[] {
   const words = line.match(/(?:"[^"]*"|'[^']*'|\S)+/g) ?? [];
   const kept: string[] = [];
   for (let at = 0; at < words.length; at++) {
     const word = words[at] ?? "";
     const [name = "", value] = word.replace(/^--/, "").replaceAll("_", "-").split("=", 2);
-    const following = word.startsWith("--") ? SAID[name] : undefined;
-    if (following === undefined) {
-      kept.push(word);
-    } else if (value === undefined) {
-      at += following;
+    const count = word.startsWith("--") ? SAID[name] : undefined;
+    const numFollowing = value === undefined ? (count ?? 0) : 0;
+    const option = words.slice(at, at + 1 + numFollowing);
+    if (count === undefined || (name === "devices" && choosesNoDevices(choice) && areIds(option))) {
+      kept.push(...option);
     }
+    at += numFollowing;
   }
   return kept;
+}
+
+/** "--devices GPU-8f6a,GPU-11c2": the panel offers positions only, and has nothing to replace them with. */
+function areIds(option: readonly string[]): boolean {
+  return !/(^|=)[\d,\s]*$/.test(option.at(-1) ?? "");
+}
+
+function choosesNoDevices(choice: Choice): boolean {
+  return choice.devices === null && choice.device === null;
+}
+
+/** With the settings file: what is chosen overrules it, the three that say which ranks there are together. */
+export function withSettings(choice: Choice, settings: SettingsFile | null): Choice {
+  const file = settings?.choice ?? NO_CHOICE;
+  const asChosen = choice.num_processes !== null || choice.devices !== null || choice.device !== null;
+  const { num_processes, devices, device } = asChosen ? choice : file;
+  return {
+    num_processes,
+    devices,
+    device,
+    mixed_precision: choice.mixed_precision ?? file.mixed_precision,
+    debug: choice.debug ?? file.debug,
+    backend: choice.backend ?? file.backend,
+  };
 }
 
 /** How many ranks it means on this hardware, by the planner's rule: one per accelerator, else 1. */
@@ -94,24 +122,28 @@ export function ranksMeant(choice: Choice, hardware: NodeHardware): number {
   if (choice.devices !== null) {
     return choice.devices.length;
   }
-  const kinds = choice.device === "auto" ? Object.keys(hardware.devices) : [choice.device];
+  const kinds = isAuto(choice.device) ? Object.keys(hardware.devices) : [choice.device];
   return kinds.map((kind) => hardware.devices[kind]?.length ?? 0).find((count) => count > 0) ?? 1;
 }
 
-/** What the notebook's metadata `kept` hold with this choice: only what is not left to the planner, beside what else is
+export function isAuto(device: string | null): device is null | "auto" {
+  return device === null || device === DEFAULTS.device;
+}
+
+/** What the notebook's metadata `kept` hold with this choice: only what has been chosen, beside what else is
  * there. undefined: nothing is. */
 export function toMetadata(choice: Choice, kept: unknown): Record<string, unknown> | undefined {
   const { choice: _, ...others } = record(kept);
-  const said = Object.entries(choice).filter(([name, value]) => value !== NO_CHOICE[name as keyof Choice]);
+  const said = Object.entries(choice).filter(([, value]) => value !== null);
   const all = said.length === 0 ? others : { ...others, choice: Object.fromEntries(said) };
   return Object.keys(all).length === 0 ? undefined : all;
 }
 
-/** What is no choice, as of another version or another hand, is left to the planner. */
+/** What holds no choice, as of another version or another hand, is left out. */
 export function fromMetadata(kept: unknown): Choice {
   const said = record(record(kept).choice);
   const text = (name: "device" | "mixed_precision" | "backend") =>
-    typeof said[name] === "string" && /^\w[\w.:-]*$/.test(said[name]) ? said[name] : NO_CHOICE[name];
+    typeof said[name] === "string" && /^\w[\w.:-]*$/.test(said[name]) ? said[name] : null;
   return {
     num_processes: isCount(said.num_processes) ? said.num_processes : null,
     device: text("device"),

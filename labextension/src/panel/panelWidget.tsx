@@ -5,6 +5,7 @@ import { Widget } from "@lumino/widgets";
 import { render } from "preact";
 import type { PanelActions } from "./actions";
 import icon from "./icon.svg";
+import { keepingFocus } from "./keepingFocus";
 import type { PanelModel } from "./model";
 import { PanelView } from "./PanelView";
 
@@ -74,7 +75,9 @@ export class PanelWidget extends Widget {
       requestAnimationFrame(() => {
         this.waits = false;
         if (!this.ends.signal.aborted) {
-          render(<PanelView shown={this.model.shown} actions={this.actions} />, this.node);
+          keepingFocus(this.node, () =>
+            render(<PanelView shown={this.model.shown} actions={this.actions} />, this.node),
+          );
         }
       });
     }

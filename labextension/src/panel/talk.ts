@@ -14,8 +14,8 @@ const ANSWER_MS = 3000;
 export interface Heard {
   link: LinkState;
   executes: boolean;
-  /** Empty: not told yet. */
-  language: string;
+  /** null: not told yet. Empty: it is not to be had. */
+  language: string | null;
   /** unasked: nobody looks, or no kernel for us; silent: it has not loaded accel_nb. */
   answer: "unasked" | "asking" | "silent" | "ready";
   /** Of the one click that loads the extension. */
@@ -40,7 +40,7 @@ export interface Heard {
 const NOTHING: Heard = {
   link: "starting",
   executes: false,
-  language: "",
+  language: null,
   answer: "unasked",
   loading: "no",
   loadProblem: "",
@@ -83,13 +83,14 @@ export class KernelTalk {
     return this.now;
   }
 
-  get isPython(): boolean {
-    return this.now.language.toLowerCase() === "python";
+  /** Also before it is told, and where it cannot be known. */
+  get mayBePython(): boolean {
+    return !this.now.language || this.now.language.toLowerCase() === "python";
   }
 
-  /** Also before the kernel has told it. */
-  get mayBePython(): boolean {
-    return this.now.language === "" || this.isPython;
+  /** Of a kernel of which nothing is known yet nothing is asked. */
+  private get mayBeAsked(): boolean {
+    return this.now.link === "alive" && this.now.language !== null && this.mayBePython;
   }
 
   dispose(): void {
@@ -102,7 +103,7 @@ export class KernelTalk {
   want(wanted: boolean): void {
     const begins = wanted && !this.wanted;
     this.wanted = wanted;
-    if (begins && this.now.link === "alive" && this.isPython) {
+    if (begins && this.mayBeAsked) {
       void this.hello();
     }
   }
@@ -116,7 +117,7 @@ export class KernelTalk {
 
   /** Ask a kernel again that was silent. */
   async askAgain(): Promise<void> {
-    if (this.now.link === "alive" && this.isPython) {
+    if (this.mayBeAsked) {
       await this.hello();
     }
   }
@@ -310,7 +311,7 @@ export class KernelTalk {
       return;
     }
     this.set({ language });
-    if (this.isPython && (this.wanted || (await this.link.hasComm())) && life === this.life) {
+    if (this.mayBePython && (this.wanted || (await this.link.hasComm())) && life === this.life) {
       await this.hello();
     }
   }

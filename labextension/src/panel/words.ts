@@ -31,7 +31,7 @@ export function cpus(hardware: NodeHardware): string {
 export type Obstacle =
   | { kind: "no-notebook" | "no-kernel" | "starting" | "restarting" | "dead" | "disconnected" | "asking" | "loading" }
   | { kind: "not-python"; language: string }
-  | { kind: "not-loaded"; executes: boolean }
+  | { kind: "not-loaded"; executes: boolean; isKnownPython: boolean }
   | { kind: "cannot-load" | "refused"; problem: string }
   | { kind: "too-old" };
 
@@ -46,7 +46,7 @@ export function obstacle(notebook: string | null, heard: Heard | null): Obstacle
   if (heard.link !== "alive") {
     return { kind: heard.link };
   }
-  if (heard.language !== "" && heard.language.toLowerCase() !== "python") {
+  if (heard.language && heard.language.toLowerCase() !== "python") {
     return { kind: "not-python", language: heard.language };
   }
   if (heard.facts !== null) {
@@ -62,7 +62,9 @@ export function obstacle(notebook: string | null, heard: Heard | null): Obstacle
     return { kind: "refused", problem: heard.problem };
   }
   if (heard.answer === "silent") {
-    return heard.loading === "done" ? { kind: "too-old" } : { kind: "not-loaded", executes: heard.executes };
+    return heard.loading === "done"
+      ? { kind: "too-old" }
+      : { kind: "not-loaded", executes: heard.executes, isKnownPython: heard.language !== "" };
   }
   return { kind: "asking" };
 }
@@ -100,9 +102,11 @@ export function obstacleText(obstacle: Obstacle): { title: string; text: string;
     case "not-loaded":
       return {
         title: "accel_nb is not loaded in this kernel",
-        text: obstacle.executes
-          ? "A cell is running: it is loaded when that has ended."
-          : "Loading it runs this line in the kernel:",
+        text:
+          (obstacle.isKnownPython ? "" : "The kernel does not tell its language; launches need Python. ") +
+          (obstacle.executes
+            ? "A cell is running: it is loaded when that has ended."
+            : "Loading it runs this line in the kernel:"),
         code: "%load_ext accel_nb",
       };
     case "cannot-load":

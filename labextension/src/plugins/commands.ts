@@ -27,7 +27,7 @@ const TEXTS: Record<(typeof COMMANDS)[keyof typeof COMMANDS], CommandText> = {
   [COMMANDS.loadExtension]: {
     label: "Load accel_nb in the Kernel",
     caption: "Run %load_ext accel_nb in the kernel of this notebook",
-    if: ({ talk }) => talk?.isPython === true,
+    if: ({ talk }) => talk?.mayBePython === true,
   },
   [COMMANDS.insertCell]: {
     label: "Insert Cell for All Ranks",
@@ -46,7 +46,7 @@ const TEXTS: Record<(typeof COMMANDS)[keyof typeof COMMANDS], CommandText> = {
   [COMMANDS.askAgain]: {
     label: "Ask the Kernel for accel_nb Again",
     caption: "Ask the kernel whether it has loaded accel_nb",
-    if: ({ talk }) => talk?.isPython === true,
+    if: ({ talk }) => talk?.mayBePython === true,
   },
 };
 

@@ -438,6 +438,7 @@ export interface RankFailure {
   stack: string;
   time_s: number;
   consequence: boolean;
+  differing: number[] | null;
   memory: MemorySnapshot | null;
   explanation: Explanation | null;
 }
@@ -705,15 +706,16 @@ export interface AskPlan {
   choice: Choice;
 }
 /**
- * What the person has chosen in the panel: arguments of a launch. None or empty: left to the planner.
+ * What the person has chosen in the panel: arguments of a launch. None: not chosen; the settings file says it, else
+ *     the planner.
  */
 export interface Choice {
   num_processes: number | null;
-  device: string;
-  devices: number[] | null;
-  mixed_precision: string;
+  device: string | null;
+  devices: (number | string)[] | null;
+  mixed_precision: string | null;
   debug: boolean | null;
-  backend: string;
+  backend: string | null;
 }
 export interface StopNamedRun {
   type: "stop_named_run";
@@ -738,6 +740,7 @@ export interface KernelFacts {
   hardware: NodeHardware;
   now: HardwareNow | null;
   runs: RunSummary[];
+  settings: SettingsFile | null;
 }
 /**
  * One machine. Figures respect the control group the process lives in.
@@ -825,6 +828,26 @@ export interface RunSummary {
   cell: string;
   cell_id: string;
   log_dir: string;
+}
+/**
+ * What the settings file says, which ``accel-nb launch`` reads, too.
+ */
+export interface SettingsFile {
+  path: string;
+  choice: Choice1;
+  problem: string;
+}
+/**
+ * What the person has chosen in the panel: arguments of a launch. None: not chosen; the settings file says it, else
+ *     the planner.
+ */
+export interface Choice1 {
+  num_processes: number | null;
+  device: string | null;
+  devices: (number | string)[] | null;
+  mixed_precision: string | null;
+  debug: boolean | null;
+  backend: string | null;
 }
 /**
  * Of a run that some page follows.

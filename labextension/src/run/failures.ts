@@ -42,8 +42,24 @@ function causeFirst(one: RankFailure, other: RankFailure): number {
   return (
     Number(one.kind === "stopped") - Number(other.kind === "stopped") ||
     Number(one.consequence) - Number(other.consequence) ||
+    Number(callsAsMost(one)) - Number(callsAsMost(other)) ||
     one.time_s - other.time_s
   );
+}
+
+/** Of calls that do not fit together: whether this is not one of the odd ones. */
+function callsAsMost({ differing, rank }: RankFailure): boolean {
+  return (differing ?? []).length > 0 && differing?.includes(rank) === false;
+}
+
+function mismatchText(odd: readonly number[], who: string, numRanks: number): string {
+  if (odd.length === 0) {
+    return `The ${numRanks} ranks do not fit together`;
+  }
+  const many = odd.length > 1;
+  return many
+    ? `Ranks ${rankRanges(odd)} of ${numRanks} do not fit together with the others`
+    : `${who} does not fit together with the others`;
 }
 
 function headline(cause: RankFailure, state: RunState): string {
@@ -57,6 +73,9 @@ function headline(cause: RankFailure, state: RunState): string {
     return `${who} ${cause.message}`;
   }
   const place = cause.location === "" ? "" : ` at ${cause.location}`;
+  if (cause.differing != null) {
+    return `${mismatchText(cause.differing, who, ranks.length)}${place}.`;
+  }
   return cause.exit_code === null
     ? `${who} failed${place}.`
     : `${who} ended${place} with exit status ${cause.exit_code}.`;

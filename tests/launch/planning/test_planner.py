@@ -437,13 +437,22 @@ class TestSources:
     def test_l18_all_defaults(self) -> None:
         assert plan().reasons[0] == "Settings: all defaults."
 
-    def test_l18_a_saved_configuration_is_named_with_its_ignored_keys(self) -> None:
-        saved = SavedConfig(path="/h/default_config.yaml", keys=("mixed_precision", "num_processes"))
+    def test_l18_a_settings_file_is_named_with_what_it_decides_and_what_has_no_effect(self) -> None:
+        file, notice = "/h/default_config.yaml", "/h/default_config.yaml: fsdp_config: no effect."
+        origins = {"mixed_precision": file, "num_processes": "the call"}
 
-        assert plan(replace(CPU_ONLY, saved_config=saved)).reasons[1] == (
-            "Ignored: /h/default_config.yaml (mixed_precision, num_processes); notebook launches do not read it in "
-            "this version."
-        )
+        planned = plan(mixed_precision="no", num_processes=2, origins=origins, settings_file=file, notices=(notice,))
+
+        settings = f"Settings: num_processes from the call, mixed_precision from {file}, the rest are defaults."
+        assert planned.notable == planned.reasons[:2] == (settings, notice)
+
+    def test_l18_accelerates_own_file_is_named_when_another_is_read(self) -> None:
+        file = "/h/default_config.yaml"
+        saved = replace(CPU_ONLY, saved_config=SavedConfig(path=file))
+
+        assert plan(saved, settings_file="/h/ours.yaml").notable[1] == f"Ignored: {file}; /h/ours.yaml is read instead."
+        assert plan(saved, settings_file=file).notable == ("Settings: all defaults.",)
+        assert plan(saved).notable == ()
 
     def test_l18_an_overruled_variable_is_named(self) -> None:
         planned = plan(kernel_env={"ACCELERATE_MIXED_PRECISION": "bf16"})

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from ..errors import ConfigError
-from ..launch.planning.checks import LOOPBACK_NAMES
-from ..protocol import environment
+from ...errors import ConfigError
+from ...protocol import environment
+from ..planning.checks import LOOPBACK_NAMES
 from .cluster_config import DYNAMO, NOT_SAID, PARALLELISM, ClusterConfig
+from .settings import Settings
 
 DISTRIBUTED_TYPES: dict[str, dict[str, object]] = {
     "NO": {},
@@ -42,17 +42,6 @@ VARIABLES = {
 }
 """Accelerate's name -> the variable by which the training layer in the ranks, ours or Accelerate's, learns of it."""
 USE_PARALLELISM = "ACCELERATE_USE_PARALLELISM_CONFIG"
-
-
-class Settings(NamedTuple):
-    """What was found."""
-
-    fields: dict[str, object]
-    """Of `LaunchRequest`."""
-    variables: dict[str, str]
-    """For the ranks."""
-    notices: tuple[str, ...] = ()
-    """One sentence for each thing that stands there and has no effect."""
 
 
 def settings_of(config: ClusterConfig, path: Path) -> Settings:

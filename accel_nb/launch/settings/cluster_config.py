@@ -1,7 +1,7 @@
 """Accelerate's configuration file as a value: every key that may stand in it, with its type.
 
-`file ──read_config──> ClusterConfig ──settings_of──> arguments of a launch` (`launch_settings`). The keys are those of
-``accelerate config`` 1.15 (``accelerate/commands/config/config_args.py``, and ``cluster.py`` for the sections).
+`file ──load_config_from_file──> ClusterConfig ──settings_of──> fields of a launch` (`launch_settings`). The keys
+are those of ``accelerate config`` 1.15 (``accelerate/commands/config/config_args.py``; ``cluster.py`` for sections).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from ..errors import ConfigError, ConfigExists, ConfigNotFound
+from ...errors import ConfigError, ConfigExists, ConfigNotFound
 
 Scalar = str | int | float | bool | None
 Section = dict[str, Scalar | list[Scalar]] | None

@@ -1,0 +1,78 @@
+"""Settings that a file keeps between launches, and how a launch is put together from them and from what is said.
+
+arguments, options, choices ─┐
+the file's settings ─────────┼─> `request_from` ──> `LaunchRequest`, which knows where each field comes from
+variables, defaults ─────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ...protocol.plan import THE_CALL, LaunchRequest
+
+_DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
+"""One of these that is said overrules all of them in the file, which were chosen to fit each other."""
+
+
+class Settings(NamedTuple):
+    """What was found."""
+
+    fields: Mapping[str, object]
+    """Of `LaunchRequest`."""
+    variables: Mapping[str, str]
+    """For the ranks."""
+    notices: tuple[str, ...] = ()
+    """One sentence for each thing that stands there and has no effect."""
+
+
+class Found(NamedTuple):
+    """What a file says, and which one."""
+
+    settings: Settings = Settings({}, {})
+    path: Path | None = None
+    """None: there is none, or none is wanted."""
+
+    @property
+    def place(self) -> str:
+        """For people; empty without a file."""
+        return "" if self.path is None else str(self.path)
+
+    def beside(self, said: Mapping[str, object]) -> dict[str, object]:
+        """Those of its fields that count where `said` has been said, which overrules them, field by field."""
+        together = _DECIDE_TOGETHER if said.keys() & _DECIDE_TOGETHER else frozenset[str]()
+        gone = together | said.keys()
+        return {name: value for name, value in self.settings.fields.items() if name not in gone}
+
+
+def request_from(
+    said: Mapping[str, object],
+    found: Found,
+    *,
+    said_by: str = THE_CALL,
+    assumed: Mapping[str, tuple[str, object]] | None = None,
+) -> LaunchRequest:
+    """The launch that is asked for.
+
+    `said`: fields of `LaunchRequest`; their ``env`` is laid over the file's variables. `said_by`: where they were said,
+    in words. `assumed`: what counts where neither they nor the file speak: field -> place, value.
+    """
+    from_file = found.beside(said)
+    guessed = {name: origin for name, origin in (assumed or {}).items() if name not in said and name not in from_file}
+    env = {**found.settings.variables, **_env(said)}
+    origins = {
+        **{name: place for name, (place, _) in guessed.items()},
+        **dict.fromkeys((*from_file, *(["env"] if env else [])), found.place),
+        **{name: said_by for name, value in said.items() if name != "env" or value},
+    }
+    fields = {**{name: value for name, (_, value) in guessed.items()}, **from_file, **said, "env": env or None}
+    fields |= {"origins": origins, "settings_file": found.place, "notices": found.settings.notices}
+    return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of arguments and options
+
+
+def _env(said: Mapping[str, object]) -> dict[str, str]:
+    env = said.get("env") or {}
+    assert isinstance(env, dict)
+    return env
