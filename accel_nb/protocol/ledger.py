@@ -210,6 +210,8 @@ class RankLedger:
         """Whether calls are to be compared with those of the others, before they are carried out."""
         self.inside = False
         """Whether a call has begun and not ended."""
+        self.cell = 0
+        """Number of the cell that a kept rank runs, alike on all of them; 0: it runs one function."""
         self._thread = threading.get_ident()
         self._words = page.words
         self._base = page.base(rank)

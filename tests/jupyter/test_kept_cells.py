@@ -171,6 +171,20 @@ def test_w05_stop_interrupts_the_cell_and_not_the_ranks(kernel: NotebookKernel) 
     assert said(after) == both("7")
 
 
+def test_w05_a_search_meets_again_after_one_that_a_rank_did_not_come_to(kernel: NotebookKernel) -> None:
+    search = "@find_executable_batch_size(starting_batch_size=8)\ndef fit(batch_size): return batch_size\n"
+    kernel.ok(f"{KEEP}\nfrom accel_nb import find_executable_batch_size\nrank = int(os.environ['RANK'])")
+    cell = kernel.start(f"{KEEP}\n{search}if rank: raise ValueError('only here')\nprint('searches')\nfit()")
+    kernel.wait_for(cell, "searches")
+
+    kernel.interrupt()
+    stopped = kernel.collect(cell, 20)
+    again = kernel.ok(f"{KEEP}\n{search}print(fit())")
+
+    assert stopped.ename is not None
+    assert {rank for rank, lines in said(again).items() if "8" in lines} == {0, 1}
+
+
 def test_y04_a_second_interrupt_ends_the_ranks(kernel: NotebookKernel) -> None:
     cell = kernel.start(
         f"{KEEP}\nimport signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"

@@ -112,6 +112,8 @@ class CellDesk:
         namespace.update(owned)
         before = dict(namespace)
         displays.show_here(wanted=order.is_first)
+        if (own := ledger.own()) is not None:
+            own.cell = order.cell
         try:
             return function(*args, **kwargs)
         finally:

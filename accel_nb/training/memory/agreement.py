@@ -1,11 +1,12 @@
 """How the ranks of a search tell each other, through the run's store, what has become of a try.
 
-    {name}/{call}/{try}/begin/{rank}   Readiness: this rank is about to begin the try
-    {name}/{call}/{try}/end/{rank}     Outcome of the try on this rank
-    {name}/{call}/{try}/out            set: memory has run out on some rank
-    {name}/{call}/{try}/watch/{rank}   "out" or "over": wakes that rank's watching thread
-    {name}/{call}/over/{rank}          this rank needs the store no more
-    {name}/{call}/{try}/within/...     the same of the searches that the function calls in that try
+    {cell}/{name}/{call}     one call of a search; cell: that kept ranks run, else 0. The others are below it
+    .../{try}/begin/{rank}   Readiness: this rank is about to begin the try
+    .../{try}/end/{rank}     Outcome of the try on this rank
+    .../{try}/out            set: memory has run out on some rank
+    .../{try}/watch/{rank}   "out" or "over": wakes that rank's watching thread
+    .../over/{rank}          this rank needs the store no more
+    .../{try}/within/...     the same of the searches that the function calls in that try
 
 The store is the run's own, below any process group, so that it answers while groups are closed and opened again.
 """
@@ -28,7 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, says th
     TCPStore,
 )
 
-from ...protocol import environment
+from ...protocol import environment, ledger
 from ...protocol.agreement import ask_while_waiting
 from ..operations import abandoned
 from ..operations.group_store import group_store, read_keys, wait_for_keys
@@ -70,8 +71,10 @@ class _Scope:
     """Where searches are called: outside of any other, or in one try of another."""
 
     prefix: str = "accel_nb/search"
-    calls: Counter[str] = field(default_factory=Counter)
-    """How often each search was called there: alike on all ranks. A try may have ended before it called any."""
+    calls: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How often each search was called there, by the cell of kept ranks and its name: alike on all ranks. A cell or a
+    try may have ended before it called any.
+    """
 
 
 _scopes = [_Scope()]
@@ -89,9 +92,10 @@ class Ranks:
         self.num_ranks = num_ranks
         self._name = name
         self._rank_0_serves = rank_0_serves
-        scope = _scopes[-1]
-        scope.calls[name] += 1
-        self._prefix = f"{scope.prefix}/{environment.run_and_attempt()}/{name}/{scope.calls[name]}"
+        scope, own = _scopes[-1], ledger.own()
+        cell = own.cell if own is not None else 0
+        scope.calls[cell, name] += 1
+        self._prefix = f"{scope.prefix}/{environment.run_and_attempt()}/{cell}/{name}/{scope.calls[cell, name]}"
         self.store = connect()
         self._watched = connect()
 
