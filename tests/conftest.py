@@ -23,6 +23,7 @@ SESSION_MARK = "ACCEL_NB_TEST_SESSION"
 """A variable that descendants inherit, so that orphans are found whatever their parent is."""
 
 WARM_SERVER_MODULE = "accel_nb.launch.servers.warm_server"
+NURSERY_MODULE = "accel_nb.launch.engines.on_ray.nursery"
 BROWSERS_OWN = "--type=utility"
 """In the command line of what Chromium starts for itself, when it pleases; it goes with the browser."""
 KERNEL_MODULE = "ipykernel_launcher"
@@ -118,7 +119,7 @@ def _started_processes() -> set[ProcessId]:
     found = set(own.children(recursive=True))
     found |= {process for process in psutil.process_iter() if process != own and _has_mark(process, mark)}
     may_stay = {process for server in _warm_servers() for process in (server, *_forked_ahead(server))}
-    may_stay |= {process for process in found if BROWSERS_OWN in _cmdline(process)}
+    may_stay |= {process for process in found if BROWSERS_OWN in _cmdline(process) or _is_rays(process)}
     return {(process.pid, process.create_time()) for process in found - may_stay if _is_alive(process)}
 
 
@@ -164,6 +165,19 @@ def _led_forks(parent: psutil.Process) -> list[psutil.Process]:
     except psutil.NoSuchProcess:
         return []
     return [child for child in children if _cmdline(child) == _cmdline(parent) and _leads_a_group(child)]
+
+
+def _is_rays(process: psutil.Process) -> bool:
+    """Of a Ray cluster, which the fixture that started it ends, or what an actor there keeps for the next launch."""
+    command = " ".join(_cmdline(process))
+    if NURSERY_MODULE in command:
+        parent = process.parent()
+        return parent is not None and _is_rays_own(" ".join(_cmdline(parent)))
+    return _is_rays_own(command)
+
+
+def _is_rays_own(command: str) -> bool:
+    return command.startswith("ray::") or "/ray/" in command.partition(" --")[0]
 
 
 def _leads_a_group(process: psutil.Process) -> bool:

@@ -27,7 +27,10 @@ def load_ipython_extension(shell: object) -> None:
 
 
 def unload_ipython_extension(shell: object) -> None:
-    """Called by IPython's ``%unload_ext``. Ends the warm servers and ranks in standby; runs under way go on."""
+    """Called by IPython's ``%unload_ext``. Ends the warm servers, ranks in standby, and what else engines keep; runs
+    under way go on.
+    """
+    from ..launch import engines
     from ..launch.servers.standby import STANDBY
     from ..launch.servers.warm_client import POOL
 
@@ -36,4 +39,5 @@ def unload_ipython_extension(shell: object) -> None:
     while _panel:
         _panel.pop().close()
     STANDBY.let_go()
+    engines.let_go()
     POOL.stop_all()

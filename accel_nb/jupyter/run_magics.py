@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ..cli.options import OptionParser, add_launch_options, launch_request
 from ..cli.settings_file import add_file_options
+from ..launch import engines
 from ..launch.planning.planner import plan_line
 from ..launch.run import Run, plan_for
 from ..launch.servers.preload import PRELOAD
@@ -98,8 +99,8 @@ def stop(_shell: Shell, options: argparse.Namespace, _line: str) -> None:
         how = f"{run.status} after {run.state.duration_s:.1f} s" if over else "has not ended yet"
         print(f"{run.plan.function_name} ({run.plan.run_id}): {how}.")  # noqa: T201  the cell's output
     # Only now: the end of a run has the next ranks get ready.
-    if let_go := STANDBY.let_go():
-        print(f"Let go: {let_go}, in standby for the next launch.")  # noqa: T201  likewise
+    if let_go := [text for text in (STANDBY.let_go(), *engines.let_go()) if text]:
+        print(f"Let go: {', '.join(let_go)}, in standby for the next launch.")  # noqa: T201  likewise
     elif not runs:
         print("Nothing to stop: no run of this kernel is under way.")  # noqa: T201  likewise
 

@@ -77,6 +77,8 @@ class AgentHello(Command, frozen=True, kw_only=True, tag="agent_hello"):
     """Kind -> name of each device there."""
     monotonic_s: float = 0.0
     """Its clock, by which failures of its ranks are ordered."""
+    has_payload: bool = False
+    """It needs none from the kernel."""
 
 
 class MeetAt(Command, frozen=True, kw_only=True, tag="meet_at"):

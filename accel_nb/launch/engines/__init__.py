@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 
 from ...errors import InvalidArgument
-from .engine import Engine
+from .engine import Engine, KeepsWarm
 
 ENTRY_POINTS = "accel_nb.engines"
 DEFAULT = "local"
@@ -47,3 +47,9 @@ def find_engine(name: str) -> Engine:
         allowed = ", ".join(map(repr, ("auto", *sorted(engines))))
         raise InvalidArgument(f"backend={name!r} is not known; allowed: {allowed}.")
     return engines[wanted]
+
+
+def let_go() -> list[str]:
+    """End what engines keep for the next launch, and is not in use; what it was, for people."""
+    keeping = [engine for engine in find_engines().values() if isinstance(engine, KeepsWarm)]
+    return [text for engine in keeping if (text := engine.let_go())]

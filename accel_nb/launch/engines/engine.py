@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -96,3 +96,11 @@ class Engine(Protocol):
 
     def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:
         """The run is over; `modules` are what its ranks had to import."""
+
+
+@runtime_checkable
+class KeepsWarm(Protocol):
+    """An engine that keeps something for the next launch besides the ranks in standby."""
+
+    def let_go(self) -> str:
+        """End what is kept and not in use; what it was, for people, empty when there was nothing. Any thread."""

@@ -72,9 +72,10 @@ def summoned_by_mpi() -> int:
     return serve(Summons(contact=Contact.decode(text), seat=rank.rank))
 
 
-def serve(summons: Summons, witness: Witness | None = None) -> int:
-    """Hold the ranks of the seat until the run is over; gives the exit status. In a process that has one thread and has
-    imported neither torch nor zmq. `witness`: of a kernel of this machine's own; closed afterwards.
+def serve(summons: Summons, witness: Witness | None = None, payload_fd: int | None = None) -> int:
+    """Hold the ranks of the seat until the run is over; gives the exit status. In a process that has one thread and no
+    context of zmq's. `witness`: of a kernel of this machine's own; closed afterwards. `payload_fd`: the payload, where
+    it has come another way than from the kernel; borrowed.
     """
     # An interrupt at a terminal is for the kernel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -84,7 +85,7 @@ def serve(summons: Summons, witness: Witness | None = None) -> int:
     from .relay import relay
 
     try:
-        return relay(summons, ours, guard_pid, witness)
+        return relay(summons, ours, guard_pid, witness, payload_fd)
     except Exception as error:  # noqa: BLE001  told where the engine can read it
         if witness is not None:
             witness.tell(AgentFailed(reason=str(error)))

@@ -114,11 +114,20 @@ class Wire:
         return True
 
 
-def relay(summons: Summons, run: socket.socket, guard_pid: int, witness: Witness | None = None) -> int:
-    """The agent's whole life beside the keeper at the other end of `run`; gives its exit status.
+def relay(
+    summons: Summons,
+    run: socket.socket,
+    guard_pid: int,
+    witness: Witness | None = None,
+    payload_fd: int | None = None,
+) -> int:
+    """The agent's whole life beside the keeper at the other end of `run`; gives its exit status. `witness` and
+    `payload_fd` as for `serve` in `agent`.
 
     Raises Unreachable. `run` is closed when it returns, so that the keeper ends.
     """
+    if witness is not None:
+        payload_fd = witness.payload_fd
     contact = summons.contact
     ranks = contact.seats[summons.seat]
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"the agent of ranks {ranks[0]} to {ranks[-1]}"
@@ -141,10 +150,12 @@ def relay(summons: Summons, run: socket.socket, guard_pid: int, witness: Witness
             cpu_count=len(usable_cpus()),
             devices=device_names(),
             monotonic_s=time.monotonic(),
+            has_payload=payload_fd is not None,
         )
         guard_fd = os.pidfd_open(guard_pid)
         try:
-            return Relay(summons, hello, Wire(summons, address), run, guard_fd, folder, store, who, witness).run()
+            wire = Wire(summons, address)
+            return Relay(summons, hello, wire, run, guard_fd, folder, store, who, witness, payload_fd).run()
         finally:
             os.close(guard_fd)
     finally:
@@ -168,6 +179,7 @@ class Relay:
         store: socket.socket | None,
         who: str,
         witness: Witness | None,
+        payload_fd: int | None,
     ) -> None:
         self._summons = summons
         self._hello = hello
@@ -179,6 +191,7 @@ class Relay:
         self._store = store
         self._who = who
         self._witness = witness
+        self._payload_fd = payload_fd
         self._copies = FileCopies(folder, self._link.send)
         self._heard = self._released = self._refused = self._failed = False
         self._terminated = 0
@@ -243,10 +256,7 @@ class Relay:
                 self._tell_keeper(message)
 
     def _begin(self, order: RunOrder) -> None:
-        payload = self._link.take_fd()
-        if self._witness is not None:
-            os.close(payload)
-            payload = os.dup(self._witness.payload_fd)
+        payload = self._link.take_fd() if self._payload_fd is None else os.dup(self._payload_fd)
         try:
             own = adapted(
                 order,
