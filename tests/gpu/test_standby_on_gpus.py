@@ -19,7 +19,7 @@ from accel_nb.launch.servers.standby import STANDBY
 from accel_nb.protocol import environment
 from tests.launch import standby_code as code
 from tests.launch.launching import launch, on_ranks
-from tests.launch.standby_sets import ENDINGS, TAKES_S, ended, in_random_order
+from tests.launch.standby_sets import ENDINGS, TAKES_S, ended, in_random_order, settle_servers
 
 
 def used_bytes() -> list[int]:
@@ -86,6 +86,7 @@ def back_after_s(before: list[int], allowed_bytes: int = SLACK_BYTES) -> float:
 
 
 def wait_for_set() -> None:
+    settle_servers()
     on_ranks(code.opens_group, "nccl", **CUDA)
     assert STANDBY.is_ready(READY_S), STANDBY._last_over
 
@@ -93,6 +94,7 @@ def wait_for_set() -> None:
 def from_standby(function: Callable[..., Any], *args: object) -> list[Any]:
     """What `function` returns on ranks that were in standby for it. Earlier launches teach a server what it imports."""
     for _ in range(2):
+        settle_servers()
         on_ranks(function, *args, **CUDA)
         assert STANDBY.is_ready(READY_S), STANDBY._last_over
     return on_ranks(function, *args, **CUDA)
@@ -110,6 +112,7 @@ def test_sets_are_adopted_one_after_another(before: list[int]) -> None:
 def test_a_function_finds_and_computes_the_same_fresh_and_from_standby() -> None:
     for _ in range(3):  # teaches the server what the function imports
         on_ranks(code.everything, "nccl", **CUDA)
+    settle_servers()
     STANDBY.let_go()
     fresh = on_ranks(code.everything, "nccl", **CUDA)
     STANDBY.let_go()

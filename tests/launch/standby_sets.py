@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
+from accel_nb.errors import ServerFailed
 from accel_nb.launch.servers.standby import STANDBY
+from accel_nb.launch.servers.warm_client import POOL
 from tests.launch import standby_code as code
 from tests.launch.census import ProcessId, children, id_of, until_up
 from tests.launch.launching import DEADLINE_S, launch, on_ranks, start
@@ -24,8 +27,16 @@ ADOPTED = [(True, False, True, 3.0)] * 2
 """... and on those that have waited."""
 
 
+def settle_servers() -> None:
+    """Until no server imports any more: the next launch would start from one that has come to be ready meanwhile."""
+    for server in list(POOL._servers.values()):
+        with contextlib.suppress(ServerFailed):
+            server.poll_ready(READY_S)
+
+
 def wait_for_set() -> list[ProcessId]:
     """Have one made, as a run with a group does, and give its ranks once they are ready."""
+    settle_servers()
     on_ranks(code.opens_group)
     return ready_set()
 
@@ -40,6 +51,7 @@ def ready_set() -> list[ProcessId]:
 def from_standby(function: Callable[..., Any], *args: object) -> list[Any]:
     """What `function` returns on ranks that were in standby for it. Earlier launches teach a server what it imports."""
     for _ in range(2):
+        settle_servers()
         on_ranks(function, *args)
         assert STANDBY.is_ready(READY_S)
     return on_ranks(function, *args)

@@ -14,7 +14,7 @@ from accel_nb.protocol.plan import LaunchRequest
 from tests.launch import standby_code as code
 from tests.launch.census import expect_gone
 from tests.launch.launching import launch, on_ranks
-from tests.launch.standby_sets import ADOPTED, FRESH, GONE_S, READY_S, ready_set, wait_for_set
+from tests.launch.standby_sets import ADOPTED, FRESH, GONE_S, READY_S, ready_set, settle_servers, wait_for_set
 
 pytestmark = [pytest.mark.usefixtures("standby_on"), pytest.mark.timeout(300)]  # each launches several times
 
@@ -22,6 +22,7 @@ TWO = LaunchRequest(num_processes=2, device="cpu")
 
 
 def test_a_launch_is_taken_by_ranks_in_standby_and_each_set_serves_once() -> None:
+    settle_servers()
     assert on_ranks(code.opens_group) == FRESH
     for _ in range(2):
         waiting = ready_set()
@@ -37,6 +38,7 @@ def test_a_function_finds_and_computes_the_same_fresh_and_from_standby() -> None
     # The first launches teach the server what the function imports.
     for _ in range(2):
         on_ranks(code.everything)
+    settle_servers()
     STANDBY.let_go()
     fresh = launch(code.everything)
     assert STANDBY.is_ready(READY_S)
@@ -92,6 +94,7 @@ def test_what_a_launch_brings_of_its_own_is_its_own(tmp_path: Path, monkeypatch:
 def test_a_module_that_changes_while_they_wait_is_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "changing_module.py").write_text("VALUE = 'old'\n")
+    settle_servers()
     before = on_ranks(code.value_of_module, "changing_module")
     ready_set()
     (tmp_path / "changing_module.py").write_text("VALUE = 'new one'\n")
