@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -134,15 +135,13 @@ def test_the_group_is_adopted_by_states(function: Callable[[], object]) -> None:
     assert from_standby(function) == [(True, [0, 1])] * NUM_GPUS
 
 
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 def test_the_group_is_adopted_by_transformers_trainer(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-
     assert from_standby(code.trainer, str(tmp_path)) == [(True, NUM_GPUS)] * NUM_GPUS
 
 
+@pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 def test_the_group_is_adopted_by_lightning() -> None:
-    pytest.importorskip("lightning")
-
     assert from_standby(code.lightning_fabric) == [(True, [0, 1])] * NUM_GPUS
 
 

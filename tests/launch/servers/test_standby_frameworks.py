@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,11 @@ def test_the_group_is_adopted_by_states(function: Callable[[], object]) -> None:
     assert from_standby(function) == [(True, [0, 1])] * 2
 
 
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 def test_the_group_is_adopted_by_transformers_trainer(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-
     assert from_standby(code.trainer, str(tmp_path)) == [(True, 2)] * 2
 
 
+@pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 def test_the_group_is_adopted_by_lightning() -> None:
-    pytest.importorskip("lightning")
-
     assert from_standby(code.lightning_fabric) == [(True, [0, 1])] * 2
