@@ -1,4 +1,7 @@
-"""Ranks whose process group is ready before their launch comes: who takes them, and that nothing else differs."""
+"""Ranks whose process group is ready before their launch comes: who takes them, and that nothing else differs.
+
+Launches that do not fit to them are tested with the faults.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ def test_a_function_finds_and_computes_the_same_fresh_and_from_standby() -> None
     assert [standby.run.logs(rank) for rank in range(2)] == [fresh.run.logs(rank) for rank in range(2)] == ["", ""]
 
 
+@pytest.mark.faults
 def test_launches_that_follow_at_once_get_the_same_on_ranks_that_are_ready_or_fresh() -> None:
     for _ in range(4):
         values = on_ranks(code.opens_group)
@@ -63,6 +67,7 @@ def test_r02_init_destroy_init_again_begins_with_the_adopted_group() -> None:
     assert on_ranks(code.again_and_again) == [(True, [0.0, 2.0, 4.0, 6.0])] * 2
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("way", ["timeout", "options of one rank", "own store", "own interface", "several backends"])
 def test_another_way_to_open_a_group_works_as_ever(way: str, tmp_path: Path) -> None:
     wait_for_set()
@@ -76,6 +81,7 @@ def test_a_function_that_opens_no_group_ends_as_ever() -> None:
     assert on_ranks(code.has_hidden) == [True, True]
 
 
+@pytest.mark.faults
 def test_what_the_kernel_changes_in_its_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = wait_for_set()
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
@@ -103,6 +109,7 @@ def test_a_module_that_changes_while_they_wait_is_the_new_one(tmp_path: Path, mo
     assert on_ranks(code.value_of_module, "changing_module") == [(True, "new one")] * 2
 
 
+@pytest.mark.faults
 def test_a_launch_of_other_ranks_is_fresh() -> None:
     waiting = wait_for_set()
 
@@ -110,6 +117,7 @@ def test_a_launch_of_other_ranks_is_fresh() -> None:
     expect_gone(waiting, GONE_S)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("off", ["off", "0", "no"])
 def test_off_means_that_none_get_ready_and_none_stay(off: str) -> None:
     waiting = wait_for_set()
@@ -166,6 +174,7 @@ def test_let_go_ends_them_at_once() -> None:
     assert STANDBY.let_go() == ""
 
 
+@pytest.mark.faults
 def test_they_are_let_go_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STANDBY, "idle_s", 8.0)
     waiting = wait_for_set()
