@@ -14,6 +14,11 @@ from .options import SUGGESTED
 
 SHELLS = ("bash", "zsh", "fish")
 _PROG = "accel-nb"
+_FOR_ZSH = (
+    "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }",
+    "autoload -U +X bashcompinit && bashcompinit",
+)
+"""The second needs the first, which not every ~/.zshrc has run before."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +36,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def bash_script(commands: Mapping[str, argparse.ArgumentParser], *, for_zsh: bool = False) -> str:
-    """A function for ``complete -F``; zsh has a layer for such functions of its own (``bashcompinit``)."""
-    lines = ["autoload -U +X bashcompinit && bashcompinit"] if for_zsh else []
+    """A function for ``complete -F``; zsh has a layer for such functions of its own (``bashcompinit``).
+
+    Where it leaves ``COMPREPLY`` empty, the shell offers files: for scripts, and behind options that want some text.
+    """
+    lines = [*_FOR_ZSH] if for_zsh else []
     lines += [
         "_accel_nb() {",
         '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" known=""',
+        "  COMPREPLY=()",
         '  if [ "$COMP_CWORD" -eq 1 ]; then',
         f'    COMPREPLY=($(compgen -W "{" ".join(commands)} --help --version" -- "$word")); return',
         "  fi",
@@ -43,18 +52,21 @@ def bash_script(commands: Mapping[str, argparse.ArgumentParser], *, for_zsh: boo
     ]
     for name, parser in commands.items():
         for action in visible(parser):
-            if action.option_strings and (values := values_of(action)):
+            if action.option_strings and action.nargs != 0:
                 patterns = "|".join(f"'{name} {spelling}'" for spelling in action.option_strings)
-                lines.append(f'    {patterns}) known="{" ".join(values)}" ;;')
-    lines += ["  esac", '  if [ -z "$known" ]; then', '    case "${COMP_WORDS[1]}" in']
+                values = values_of(action)
+                lines.append(f"    {patterns}) " + (f'known="{" ".join(values)}" ;;' if values else "return ;;"))
+    lines += ["  esac", '  if [ -z "$known" ]; then', '    case "${COMP_WORDS[1]}:$word" in']
     for name, parser in commands.items():
-        words = [spelling_of(action) for action in visible(parser) if action.option_strings]
-        words += [value for action in visible(parser) if not action.option_strings for value in values_of(action)]
-        lines.append(f'      {name}) known="{" ".join(words)}" ;;')
+        positional = [action for action in visible(parser) if not action.option_strings]
+        values = [value for action in positional for value in values_of(action)]
+        words = [spelling for action in visible(parser) for spelling in spellings_of(action)]
+        wants_text = positional and not values
+        lines.append(f'      {name}:{"-" if wants_text else ""}*) known="{" ".join([*words, *values])}" ;;')
     lines += [
         "    esac",
         "  fi",
-        '  COMPREPLY=($(compgen -W "$known" -- "$word"))',
+        '  [ -z "$known" ] || COMPREPLY=($(compgen -W "$known" -- "$word"))',
         "}",
         f"complete -o default -F _accel_nb {_PROG}",
     ]
@@ -71,9 +83,9 @@ def visible(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return [action for action in parser._actions if action.help is not argparse.SUPPRESS]  # noqa: SLF001  argparse has no other way to list them
 
 
-def spelling_of(action: argparse.Action) -> str:
-    """The one that the help shows."""
-    return next((text for text in action.option_strings if text.startswith("--")), action.option_strings[0])
+def spellings_of(action: argparse.Action) -> list[str]:
+    """The long ones that the help shows: one, or ``--debug`` and ``--no-debug``; none of what is no option."""
+    return [text for text in action.option_strings if text.startswith("--") and "_" not in text]
 
 
 def values_of(action: argparse.Action) -> list[str]:
@@ -92,9 +104,9 @@ def _fish_lines(commands: Mapping[str, argparse.ArgumentParser]) -> Iterator[str
             values = values_of(action)
             takes = f" -x -a {_quoted(' '.join(values))}" if values else "" if action.nargs == 0 else " -r"
             told = f" -d {_quoted(_plain_help(action))}"
-            if action.option_strings:
-                yield f"complete -c {_PROG} {condition} -l {spelling_of(action).lstrip('-')}{takes}{told}"
-            elif values:
+            for spelling in spellings_of(action):
+                yield f"complete -c {_PROG} {condition} -l {spelling.removeprefix('--')}{takes}{told}"
+            if values and not action.option_strings:
                 yield f"complete -c {_PROG} {condition} -f -a {_quoted(' '.join(values))}{told}"
 
 

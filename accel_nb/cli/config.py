@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,13 @@ from ..launch.settings.cluster_config import (
     ClusterConfig,
     config_of,
     read_mapping,
-    retired,
     without_old_names,
+    without_retired,
     write_mapping,
 )
 from ..launch.settings.launch_settings import device_ids, settings_of
 from ..launch.settings.settings_file import existing_file, own_file
+from ..protocol import environment
 from ..protocol.hardware import NodeHardware
 
 PRECISIONS = ("no", "bf16", "fp16")
@@ -50,13 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mixed-precision", "--mixed_precision", choices=PRECISIONS, help="with default: what is written for it"
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that exists")
+    parser.add_argument("--force", action="store_true", help="with default: replace a file that exists")
 
 
 def run(options: argparse.Namespace) -> int:
     """0 when a file was written. Raises ConfigError, and InvalidArgument when nobody is there to answer."""
     if options.mixed_precision is not None and options.action != "default":
         raise InvalidArgument("--mixed-precision goes with default; the questions ask for it.")
+    if options.force and options.action != "default":
+        raise InvalidArgument("--force goes with default; the questions and update replace the file anyway.")
+    if options.config_file is None and own_file() == Path(os.devnull):
+        raise InvalidArgument(
+            f"{environment.CONFIG} is {os.devnull}, so that no settings are kept; say with --config-file where, or "
+            "unset it."
+        )
     if options.action == "update":
         return _update(options.config_file or existing_file() or own_file())
     path = options.config_file or own_file()
@@ -84,7 +93,7 @@ def asked_config(hardware: NodeHardware, ask: Callable[[Question], object]) -> C
     kinds = ("cuda", "cpu") if num_gpus else ("cpu", "cuda")
     device = ask(Question(f"What do ranks compute on? ({', '.join(kinds)})", kinds[0], _one_of(kinds)))
     on_gpu = device == "cuda"
-    default = f"all {num_gpus}" if on_gpu else "2"
+    default = (f"all {num_gpus}" if num_gpus else "all") if on_gpu else "2"
     number = ask(Question("How many ranks?", default, _number_or_all if on_gpu else _number))
     config = ClusterConfig(use_cpu=not on_gpu, num_processes=NOT_SAID if number is None else int(str(number)))
     if on_gpu:
@@ -105,9 +114,8 @@ def asked_config(hardware: NodeHardware, ask: Callable[[Question], object]) -> C
 
 
 def _update(path: Path) -> int:
-    found = without_old_names(read_mapping(path))
-    gone = retired(found)
-    config = config_of({name: value for name, value in found.items() if name not in gone}, path)
+    found, gone = without_retired(without_old_names(read_mapping(path)))
+    config = config_of(found, path)
     for name in gone:
         sys.stdout.write(f"{name} is left out: it means nothing any more.\n")
     _write(config, path, replaces=True)
@@ -155,7 +163,8 @@ def _number(text: str) -> int:
 
 
 def _number_or_all(text: str) -> int | None:
-    return None if text.startswith("all") else _number(text)
+    word, _, number = text.partition(" ")
+    return None if word == "all" and (not number or number.isdecimal()) else _number(text)
 
 
 def _devices(text: str) -> str | None:

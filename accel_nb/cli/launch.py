@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("training_script", metavar="SCRIPT", help="a script, a notebook (.ipynb), or with -m a module")
     parser.add_argument(
         "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="what follows the script is its own"
-    )
+    ).required = False  # else argparse names it, too, when SCRIPT is missing
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument(
         "--log-dir", "--log_dir", type=Path, metavar="DIR", default=argparse.SUPPRESS,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import io
 import json
+import re
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +19,8 @@ from ..launch.rank.script import CellText, run_cells, run_file, run_module
 
 _LEFT_OUT = ("load_ext", "reload_ext", "autoreload", "matplotlib", "config", "precision", "pylab")
 """Line magics that concern the notebook's own display and reloading: nothing is lost without them."""
+_HELP_WANTED = re.compile(r"[\w.*\[\]]+\?{1,2}")
+"""``name?`` (``IPython.core.inputtransformer2``)."""
 
 
 class Program(NamedTuple):
@@ -69,42 +74,36 @@ def notebook_cells(path: Path) -> list[CellText]:
 
 
 def _python_lines(source: str, name: str) -> Iterator[str]:
-    """The lines of a cell, with blank ones in the place of those left out. Lines of a string are no magics."""
-    inside = _lines_inside_strings(source)
+    """The lines of a cell, with blank ones in the place of those left out."""
+    before: list[str] = []
     for number, line in enumerate(source.split("\n"), 1):
-        if number in inside or not _is_magic(line):
-            yield line
-            continue
-        word = line.strip().lstrip("%").split(" ")[0]
-        if line.strip().startswith("%%accelerate") or (line.strip().startswith("%") and word in _LEFT_OUT):
-            yield ""
-            continue
-        raise InvalidArgument(
-            f"{name}, line {number}: {line.strip()!r} is for IPython; ranks are plain Python. Take the line out, or "
-            "run the notebook in Jupyter."
-        )
+        kept = line
+        if _is_magic(line) and not _is_open("\n".join(before)):
+            word = line.strip().lstrip("%").split(" ")[0]
+            if not line.strip().startswith("%%accelerate") and not (line.strip()[0] == "%" and word in _LEFT_OUT):
+                raise InvalidArgument(
+                    f"{name}, line {number}: {line.strip()!r} is for IPython; ranks are plain Python. Take the line "
+                    "out, or run the notebook in Jupyter."
+                )
+            kept = ""
+        before.append(kept)
+        yield kept
 
 
 def _is_magic(line: str) -> bool:
+    """If a statement begins there."""
     text = line.strip()
-    return text.startswith(("%", "!", "?")) or (text.endswith("?") and not text.startswith("#"))
+    return text.startswith(("%", "!", "?")) or _HELP_WANTED.fullmatch(text) is not None
 
 
-def _lines_inside_strings(source: str) -> frozenset[int]:
-    """Numbers of the lines that begin inside a string, as far as the cell without its magics is Python."""
-    plain = "\n".join("" if _is_magic(line) and line.strip()[0] in "%!?" else line for line in source.split("\n"))
-    for text in (source, plain):
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            continue
-        return frozenset(
-            line
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno is not None
-            for line in range(node.lineno + 1, node.end_lineno + 1)
-        )
-    return frozenset()
+def _is_open(source: str) -> bool:
+    """Whether the line after `source` goes on with a statement or a string that begins in it."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(source + "\n").readline):
+            pass
+    except (tokenize.TokenError, SyntaxError):
+        return True
+    return source.endswith("\\")
 
 
 def _check_python(source: str, name: str) -> None:
@@ -115,14 +114,26 @@ def _check_python(source: str, name: str) -> None:
 
 
 def _exists(module: str) -> bool:
+    """Whether Python would find it. Its parents are not imported here: that is for the ranks."""
     added = str(Path.cwd())
     sys.path.insert(0, added)
     try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # a parent that cannot be imported, a name that is none
-        return False
+        return all(part.isidentifier() for part in module.split(".")) and _is_found(module)
     finally:
         sys.path.remove(added)
+
+
+def _is_found(module: str) -> bool:
+    name, _, rest = module.partition(".")
+    spec = find_spec(name)
+    while spec is not None and rest:
+        path = spec.submodule_search_locations
+        if path is None:
+            return False
+        name, _, rest = rest.partition(".")
+        # Its last name alone: with the whole one a namespace package asks for its parent, which is not imported.
+        spec = PathFinder.find_spec(name, list(path))
+    return spec is not None
 
 
 def _looks_like_a_module(target: str) -> bool:

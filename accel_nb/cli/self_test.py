@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
+from ..errors import StartError
 from ..launch.planning.planner import plan_line
 from ..launch.run import Run, start_run
 from ..launch.run_failed import RunFailed
@@ -21,7 +22,7 @@ from ..protocol import environment
 from ..protocol.events import RunEvent
 from ..protocol.plan import LaunchRequest, Timeouts
 from ..protocol.run_state import RunState
-from .launch import exit_status, request_of
+from .launch import request_of
 from .options import add_launch_options
 from .settings_file import add_file_options, chosen_file
 from .upstream_names import add_upstream_options
@@ -45,13 +46,16 @@ def run(options: argparse.Namespace) -> int:
     """0 when all is right, 1 when something is wrong. Raises PlanError for what cannot be started."""
     request = _with_two_ranks(request_of(options, read_settings(chosen_file(options)), NAME))
     started = time.monotonic()
-    under_way = start_run(request, _checks, (), {}, _Unseen())
-    _tell(plan_line(under_way.plan))
     try:
+        under_way = start_run(request, _checks, (), {}, _Unseen())
+        _tell(plan_line(under_way.plan))
         checks = _result(under_way)
     except RunFailed as failed:
         _tell(str(failed), "red")
-        return 1 if exit_status(failed.cause) else 0
+        return 1
+    except StartError as error:
+        _tell(str(error), "red")
+        return 1
     for check in checks:
         right = not check.trouble
         _tell(f"{'right' if right else 'WRONG'}  {check.name}, {check.seconds:.1f} s", "green" if right else "red")

@@ -20,4 +20,5 @@ def chosen_file(options: argparse.Namespace) -> Path | None:
     """The one that `add_file_options`' options choose; None when there is none, or none is wanted."""
     if options.no_config:
         return None
-    return Path(options.config_file) if options.config_file else existing_file()
+    # A notebook has no shell that knows what ~ is.
+    return Path(options.config_file).expanduser() if options.config_file else existing_file()

@@ -238,6 +238,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ([], "accel-nb launch: the following arguments are required: SCRIPT. accel-nb launch --help tells"),
         (["nothere.py"], "nothere.py: there is no such script in"),
         (["-m", "no.such.module"], "-m no.such.module: no module of this name is installed here"),
         (["--num-procs", "2", "t.py"], "'--num-procs' is no option; nearest: --num-processes"),

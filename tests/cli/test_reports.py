@@ -11,19 +11,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 import yaml
 from rich.console import Console
 
-from accel_nb.cli import to_fsdp2
+from accel_nb.cli import self_test, to_fsdp2
 from accel_nb.cli.completion import bash_script, fish_script
 from accel_nb.cli.env import HIDDEN, without_secrets
 from accel_nb.cli.main import COMMANDS, main, parsers
 from accel_nb.cli.replay import _Clock, events_of, play
 from accel_nb.cli.terminal_view import TerminalView, plain_view
-from accel_nb.errors import ConfigError
+from accel_nb.errors import ConfigError, StartError
 from accel_nb.protocol.diagnosis import Fact
 from accel_nb.protocol.events import RunEvent
 from accel_nb.protocol.run_state import RunState
@@ -65,6 +66,18 @@ def test_the_self_test_trains_on_two_ranks_and_all_is_right(tmp_path: Path) -> N
 def test_the_self_test_refuses_what_cannot_be_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["test", "--num-processes", "0"]) == 2
     assert "num_processes=0: give a whole number" in capsys.readouterr().err
+
+
+def test_a_self_test_whose_ranks_never_come_up_is_no_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start_run(*_given: object) -> NoReturn:
+        raise StartError("The ranks never came up.")
+
+    monkeypatch.setattr(self_test, "start_run", start_run)
+
+    assert main(["test", "--cpu"]) == 1
+    assert capsys.readouterr().out == "The ranks never came up.\n"
 
 
 def test_a_report_has_what_is_needed_and_no_secret(
@@ -200,7 +213,14 @@ def test_bash_completes_commands_options_and_values() -> None:
     assert completed_in_bash("accel-nb", "launch", "--num-p") == ["--num-processes"]
     assert completed_in_bash("accel-nb", "launch", "--mixed-precision", "") == ["no", "bf16", "fp16"]
     assert completed_in_bash("accel-nb", "config", "up") == ["update"]
+    assert completed_in_bash("accel-nb", "launch", "--no-d") == ["--no-debug"]
     assert "--use-fsdp" not in completed_in_bash("accel-nb", "launch", "--")
+
+
+@pytest.mark.parametrize("words", [["launch", ""], ["launch", "--config-file", ""], ["replay", ""]])
+def test_where_a_file_may_stand_bash_is_left_to_offer_files(words: list[str]) -> None:
+    assert completed_in_bash("accel-nb", *words) == []
+    assert "complete -o default -F _accel_nb accel-nb\n" in bash_script(parsers()[1])
 
 
 def test_the_other_shells_get_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,8 +229,15 @@ def test_the_other_shells_get_the_same_words(capsys: pytest.CaptureFixture[str])
     fish = fish_script(commands)
     assert "-n '__fish_seen_subcommand_from launch' -l mixed-precision -x -a 'no bf16 fp16'" in fish
     assert all(f"-a {name} " in fish for name in commands)
+    assert " -l no-debug " in fish
     assert main(["completion", "zsh"]) == 0
-    assert capsys.readouterr().out == "autoload -U +X bashcompinit && bashcompinit\n" + bash_script(commands)
+    zsh = capsys.readouterr().out
+    assert zsh.endswith("autoload -U +X bashcompinit && bashcompinit\n" + bash_script(commands))
+    if zsh_shell := shutil.which("zsh"):
+        # Without the user's own files, which may have set up completion before.
+        loaded = f"{zsh}\n(( $+functions[_accel_nb] )) && echo $_comps[accel-nb]"
+        done = subprocess.run([zsh_shell, "-f", "-c", loaded], capture_output=True, text=True, check=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("_bash_complete -o default -F _accel_nb\n", "")
     if fish_shell := shutil.which("fish"):
         subprocess.run([fish_shell, "--no-execute", "-c", fish], check=True, timeout=60)
 

@@ -7,6 +7,7 @@ are those of ``accelerate config`` 1.15 (``accelerate/commands/config/config_arg
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -157,7 +158,12 @@ def read_mapping(path: Path) -> dict[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {error}. Give another file.") from error
     try:
-        found = yaml.safe_load(text)
+        # YAML has no tabs where JSON has them.
+        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path}, line {error.lineno}: this is no JSON ({error.msg}). Correct it, or write a new file."
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -177,7 +183,8 @@ def without_old_names(found: Mapping[str, object]) -> dict[str, object]:
         current.setdefault("mixed_precision", "fp16" if half else "no")
     if "dynamo_backend" in current:
         backend = current.pop("dynamo_backend")
-        current.setdefault("dynamo_config", {} if str(backend).upper() == "NO" else {"dynamo_backend": backend})
+        is_no = backend is False or str(backend).upper() == "NO"
+        current.setdefault("dynamo_config", {} if is_no else {"dynamo_backend": backend})
     return current
 
 
@@ -196,17 +203,22 @@ def config_of(found: Mapping[str, object], path: Path) -> ClusterConfig:
     try:
         return msgspec.convert(found, ClusterConfig)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).rpartition(" - at `$")
-        key = place.strip("`.").replace("[...]", "") or "?"
-        value = found.get(key.partition(".")[0])
-        raise ConfigError(
-            f"{path}: {key}: {value!r} has the wrong type ({what or error}). Correct it there."
-        ) from error
+        raise ConfigError(f"{path}: {_wrong_type(error, found)}. Correct it there.") from error
 
 
-def retired(found: Mapping[str, object]) -> list[str]:
-    """Keys of `found` that older versions of Accelerate wrote, and that mean nothing any more."""
-    return [name for name in found if name in _RETIRED]
+def without_retired(found: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+    """`found` without the keys that older versions of Accelerate wrote and that mean nothing any more, and these keys,
+    those of a section as ``section: key``.
+    """
+    kept: dict[str, object] = {}
+    gone = [name for name in found if name in _RETIRED]
+    for name, value in found.items():
+        if name in SECTIONS and isinstance(value, dict):
+            gone += [f"{name}: {key}" for key in value if key in _RETIRED]
+            kept[name] = {key: entry for key, entry in value.items() if key not in _RETIRED}
+        elif name not in _RETIRED:
+            kept[name] = value
+    return kept, gone
 
 
 def write_mapping(path: Path, content: Mapping[str, object], *, replace: bool = True) -> None:
@@ -216,9 +228,12 @@ def write_mapping(path: Path, content: Mapping[str, object], *, replace: bool = 
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if replace else "x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError as error:
-        raise ConfigExists(f"{path} exists already. accel-nb config update renews it, --force replaces it.") from error
     except OSError as error:
+        # The same error may speak of what stands in the place of a folder.
+        if isinstance(error, FileExistsError) and path.exists():
+            raise ConfigExists(
+                f"{path} exists already. accel-nb config update renews it, --force replaces it."
+            ) from error
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Give another with --config-file.") from error
 
 
@@ -226,6 +241,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The one of `known` that `name` may have been meant to be; empty when none is near."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return found[0] if found else ""
+
+
+def _wrong_type(error: msgspec.ValidationError, found: Mapping[str, object]) -> str:
+    """Key, value and what is expected there. Of lists and sections only the kind is told: they may hold secrets."""
+    what, _, place = str(error).rpartition(" - at `$")
+    key = place.strip("`.").partition("[")[0]
+    value = found.get(key)
+    if key in SECTIONS and isinstance(value, dict):
+        name = next(name for name, entry in value.items() if not _may_stand_in_a_section(entry))
+        key, value = f"{key}: {name}", value[name]
+    shown = f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)
+    return f"{key}: {shown} has the wrong type ({what})"
+
+
+def _may_stand_in_a_section(entry: object) -> bool:
+    try:
+        msgspec.convert(entry, Scalar | list[Scalar])
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _refuse_unknown(found: Mapping[str, object], known: Iterable[str], path: Path, place: str = "") -> None:

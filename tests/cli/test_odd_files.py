@@ -1,0 +1,147 @@
+"""Configuration files as people have them: JSON, old, with secrets, in places that are none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from accel_nb.cli.config import Question, asked_config
+from accel_nb.cli.main import main, parsers
+from accel_nb.cli.settings_file import chosen_file
+from accel_nb.errors import ConfigError
+from accel_nb.launch.settings.cluster_config import ClusterConfig, config_of, load_config_from_file, read_mapping
+from accel_nb.launch.settings.settings_file import read_settings
+from accel_nb.protocol.hardware import NodeHardware
+
+HERE = Path("here.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCEL_NB_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "ours"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "theirs"))
+
+
+def test_json_may_be_indented_by_tabs_and_is_told_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "default_config.json"
+    path.write_text('{\n\t"num_processes": 2\n}\n')
+    assert load_config_from_file(path).num_processes == 2
+
+    path.write_text('{\n\t"num_processes": 2,\n}\n')
+
+    with pytest.raises(ConfigError, match=r"default_config\.json, line 3: this is no JSON \(.+\)\. Correct it"):
+        load_config_from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (
+            {"deepspeed_config": {"zero_stage": {"a": 1}, "deepspeed_config_file": "hidden"}},
+            "here.yaml: deepspeed_config: zero_stage: a dict has the wrong type (Expected",
+        ),
+        ({"tpu_env": {"HF_TOKEN": "hidden"}}, "here.yaml: tpu_env: a dict has the wrong type (Expected"),
+        ({"tpu_env": ["HF_TOKEN=hidden", 3]}, "here.yaml: tpu_env: a list has the wrong type (Expected"),
+        ({"num_processes": "two"}, "here.yaml: num_processes: 'two' has the wrong type (Expected"),
+    ],
+)
+def test_a_wrong_type_is_told_with_its_key_and_without_what_stands_beside_it(
+    found: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(found, HERE)
+
+    assert str(caught.value).startswith(told)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_report_about_a_broken_file_has_no_secret_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"tpu_env": {"HF_TOKEN": "hidden"}}))
+
+    assert main(["env", "--config-file", str(path)]) == 0
+
+    text = capsys.readouterr().out
+    assert "tpu_env: a dict has the wrong type" in text
+    assert "hidden" not in text
+
+
+def test_no_without_quotes_is_no_backend_of_the_compiler(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("num_processes: 1\ndynamo_backend: NO\n")
+
+    assert read_settings(path).settings.variables == {}
+
+
+def test_an_old_file_is_renewed_within_its_sections(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "old.yaml"
+    old = {"num_processes": 2, "dynamo_config": {"use_xpu": 1, "dynamo_backend": "EAGER"}}
+    path.write_text(yaml.safe_dump(old))
+    assert main(["launch", "--config-file", str(path), __file__]) == 2
+    assert "dynamo_config: 'use_xpu' (Accelerate itself has dropped it) is no key" in capsys.readouterr().err
+
+    assert main(["config", "update", "--config-file", str(path)]) == 0
+
+    assert "dynamo_config: use_xpu is left out" in capsys.readouterr().out
+    assert load_config_from_file(path) == ClusterConfig(num_processes=2, dynamo_config={"dynamo_backend": "EAGER"})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--force"], "--force goes with default"),
+        (["update", "--force"], "--force goes with default"),
+        (["update", "--mixed-precision", "bf16"], "--mixed-precision goes with default"),
+        (["default", "--config-file", "file/c.yaml"], "file/c.yaml cannot be written: File exists"),
+    ],
+)
+def test_what_config_cannot_obey_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+
+    assert main(["config", *words]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"accel-nb config: {told}")
+
+
+def test_settings_that_are_not_to_be_kept_are_not_written_into_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCEL_NB_CONFIG", os.devnull)
+    path = tmp_path / "named.yaml"
+
+    for words in ([], ["default", "--force"], ["update"]):
+        assert main(["config", *words]) == 2
+        assert f"ACCEL_NB_CONFIG is {os.devnull}, so that no settings are kept" in capsys.readouterr().err
+
+    assert main(["config", "default", "--config-file", str(path)]) == 0
+    assert read_mapping(path)["num_machines"] == 1
+
+
+def test_the_default_answers_fit_a_machine_without_gpus() -> None:
+    asked = []
+    hardware = NodeHardware(host="here", cpu_count=4, memory_bytes=1 << 30, memory_available_bytes=1 << 30)
+
+    def answer(question: Question) -> object:
+        asked.append((question.text, question.default))
+        return question.read("cuda" if question.text.startswith("What") else question.default)
+
+    config = asked_config(hardware, answer)
+
+    assert ("How many ranks?", "all") in asked
+    assert (config.num_processes, config.distributed_type, config.use_cpu) == (-1, "MULTI_GPU", False)
+
+
+def test_home_is_known_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    options = parsers()[1]["env"].parse_args(["--config-file", "~/c.yaml"])
+
+    assert chosen_file(options) == tmp_path / "c.yaml"
