@@ -59,10 +59,7 @@ class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(PanelMessage, frozen=True, kw_only=True, tag="hello"):
-    """A page is there: answer with `KernelFacts`, and send it news."""
-
-    version: str = ""
-    """Of the panel's package."""
+    """A page is there: answer with `KernelFacts`, and send it news. The page compares the versions, and tells it."""
 
 
 class FollowRun(PanelMessage, frozen=True, kw_only=True, tag="follow_run"):

@@ -47,7 +47,7 @@ class PanelPage:
         return msgspec.convert(content, cast("type[PanelReply]", PanelReply), str_keys=True)
 
     def hello(self) -> KernelFacts:
-        facts = self.ask(Hello(version="1"))
+        facts = self.ask(Hello())
         assert isinstance(facts, KernelFacts), facts
         return facts
 

@@ -6,7 +6,6 @@ import { decodeNews, decodeReply, type PanelNews, type PanelReply, type PanelReq
 import type { Choice, HardwareNow, KernelFacts, PlanAnswer, RunSummary } from "../protocol/generated";
 import { goesOn } from "./runs";
 import { type Usage, withUsage } from "./usage";
-import { PANEL_VERSION } from "./version";
 
 /** So long a kernel may take to answer. One without us never does; a late answer counts all the same. */
 const ANSWER_MS = 3000;
@@ -191,7 +190,7 @@ export class KernelTalk {
     const isSilent = () =>
       life === this.life && this.now.answer === "asking" && this.set({ answer: "silent", facts: null });
     const timer = setTimeout(isSilent, ANSWER_MS);
-    await this.ask({ type: "hello", version: PANEL_VERSION });
+    await this.ask({ type: "hello" });
     clearTimeout(timer);
     if (this.now.answer === "asking" && this.now.problem !== "") {
       // It has refused: what it had told before is still so.

@@ -684,11 +684,10 @@ export interface AskStacks {
   type: "ask_stacks";
 }
 /**
- * A page is there: answer with `KernelFacts`, and send it news.
+ * A page is there: answer with `KernelFacts`, and send it news. The page compares the versions, and tells it.
  */
 export interface Hello {
   type: "hello";
-  version: string;
 }
 /**
  * The page shows this run: answer with `RunNews` that holds the `WholeRun`, then send what happens.
