@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,12 @@ class Executed:
 class NotebookKernel:
     """One kernel process, leader of its own session and process group. One thread of the test at a time may call."""
 
-    def __init__(self, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-        """Start it and wait until it answers. `env` comes on top of this process's variables."""
+    def __init__(
+        self, env: Mapping[str, str] | None = None, cwd: Path | None = None, prefix: Sequence[str] = ()
+    ) -> None:
+        """Start it and wait until it answers. `env` comes on top of this process's variables. `prefix`: words of a
+        command that becomes the kernel, such as those that put it on another host.
+        """
         self.dir = Path(tempfile.mkdtemp(prefix="nbk-"))
         self.log_dir = self.dir / "runs"
         self._outputs: dict[str, Executed] = {}
@@ -123,7 +127,7 @@ class NotebookKernel:
         }
         with (self.dir / "kernel.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ipykernel_launcher", "-f", str(connection_file)],
+                [*prefix, sys.executable, "-m", "ipykernel_launcher", "-f", str(connection_file)],
                 env=variables,
                 cwd=cwd or self.dir,
                 stdin=subprocess.DEVNULL,

@@ -85,8 +85,7 @@ class RunFailed(AccelNbError):
 
     def _headline(self) -> str:
         cause = self.cause
-        device = next((rank.device_label for rank in self.plan.ranks if rank.rank == cause.rank), "?")
-        who = f"rank {cause.rank} of {self.plan.num_ranks} ({device})"
+        who = f"rank {cause.rank} of {self.plan.num_ranks} ({self._place_of(cause.rank)})"
         again = f" in the last of {self.attempts} attempts" if self.attempts > 1 else ""
         if cause.kind == "died":
             return f"{self.plan.function_name}: {who} died{again}: {cause.message}"
@@ -98,6 +97,14 @@ class RunFailed(AccelNbError):
         if cause.differing is not None:
             return f"{self.plan.function_name}: {self._mismatch(who)}{place}{again}."
         return f"{self.plan.function_name}: {who} failed{place}{again}."
+
+    def _place_of(self, rank: int) -> str:
+        """Its device, and its node where there are several."""
+        plan = next((plan for plan in self.plan.ranks if plan.rank == rank), None)
+        if plan is None:
+            return "?"
+        several = len({other.node for other in self.plan.ranks}) > 1
+        return f"{plan.device_label}, node {plan.node}" if several else plan.device_label
 
     def _mismatch(self, who: str) -> str:
         odd = self.cause.differing or ()

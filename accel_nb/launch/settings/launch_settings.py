@@ -96,8 +96,9 @@ def _ranks_and_devices(config: ClusterConfig, path: Path) -> dict[str, object]:
                 f"{path}: use_cpu and distributed_type {kind!r} contradict each other; change one of them."
             )
         fields["device"] = "cpu"
+    num_here = _num_processes_here(config, path)
     if config.num_processes != NOT_SAID:
-        fields["num_processes"] = config.num_processes
+        fields["num_processes"] = num_here
     if config.gpu_ids is not None and fields.get("device") != "cpu":
         try:
             devices = device_ids(str(config.gpu_ids))
@@ -105,10 +106,23 @@ def _ranks_and_devices(config: ClusterConfig, path: Path) -> dict[str, object]:
             raise ConfigError(f"{path}: gpu_ids: {error}.") from error
         # Accelerate starts one process on one of the devices that it makes visible.
         if devices is not None and config.num_processes != NOT_SAID:
-            devices = devices[: config.num_processes]
+            devices = devices[:num_here]
         if devices is not None:
             fields["devices"] = devices
     return fields
+
+
+def _num_processes_here(config: ClusterConfig, path: Path) -> int:
+    """Accelerate counts the processes of all machines, a launch those of each."""
+    if config.num_processes == NOT_SAID or config.num_machines < 1:
+        return config.num_processes
+    here, rest = divmod(config.num_processes, config.num_machines)
+    if rest or not here:
+        raise ConfigError(
+            f"{path}: num_processes is {config.num_processes}, of all {config.num_machines} machines together; each is "
+            "to have equally many."
+        )
+    return here
 
 
 def _machines(config: ClusterConfig) -> dict[str, object]:

@@ -6,13 +6,14 @@ meeting ──Placed──▶ introduced ──Met──▶ node 0: joins the ke
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from ....errors import AccelNbError
 from ....protocol.commands import EventBatch, KeeperMessage, RunCommand, Stop, Value
-from ....protocol.events import Restarting
+from ....protocol.events import Notice, Restarting
 from ....protocol.nodes import MeetingNews, Met, NodeNote, NotMet, Placed
 from ....protocol.remote import Summons
 from ....protocol.wire import Skipped
@@ -51,6 +52,7 @@ class NodesGroup:
         self._trouble = ""
         self._stopped_by = ""
         self._restarts = False
+        self._announced = False
 
     @property
     def answered(self) -> bool:
@@ -67,9 +69,12 @@ class NodesGroup:
         if self._inner is None:
             for news in self._rendezvous.receive():
                 self._note(news)
-        if self._inner is None:
-            return []
         messages: list[KeeperMessage | Skipped] = []
+        if not self._announced:
+            self._announced = True
+            messages.append(EventBatch(events=(Notice(text=self._waits_text(), time_s=time.time()),)))
+        if self._inner is None:
+            return messages
         for message in self._inner.receive():
             if isinstance(message, Value) and not self._may_load(message):
                 os.close(self._inner.take_fd())
@@ -187,6 +192,12 @@ class NodesGroup:
     def _followed(self, notes: list[NodeNote]) -> RankGroup:
         contact = understood(notes[0].contact, self._rendezvous.point.id)
         return Following(self._attempt, self._payload_fd, contact, self._node, f"node 0 ({notes[0].host})")
+
+    def _waits_text(self) -> str:
+        point, within_s = self._rendezvous.point, self._attempt.plan.timeouts.rendezvous_s
+        number = f" {point.node_rank}" if point.backend == "static" else ""
+        who = f"node{number} ({self._rendezvous.name})"
+        return f"{who} waits for the others of {point.num_nodes} at {point.shown}, at most {within_s:g} s."
 
     def _may_load(self, value: Value) -> bool:
         """Nothing is unpickled that somebody else could have sent."""

@@ -47,6 +47,10 @@ def meet_in_interpreter(channel_fd: int) -> None:
         meeting.hold()
     except GaveUp as error:
         channel.send(NotMet(reason=str(error)))
+    except RuntimeError as error:
+        # The store's: it goes with its host.
+        gone = "the node that hosts the meeting went away before all had met"
+        channel.send(NotMet(reason=f"{gone} ({_first_line(error)})."))
     # What the kernel says now concerns nobody any more; `meeting` holds the store for those who still read.
     while not channel.receive()[1]:
         processes.is_readable(channel.fileno(), _LONG_S)
@@ -81,7 +85,7 @@ class _Meeting:
             self._said().set(self._key(f"note/{node}"), note)
             self._wait(self._all_said, self._silent_text)
             notes = [self._said().get(self._key(f"note/{other}")).decode() for other in range(self._order.num_nodes)]
-            self._said().add(self._key("complete"), 1)
+            self._complete()
             self._channel.send(Met(notes=tuple(notes)))
             self._round = self._next(MeetAgain).attempt
 
@@ -182,6 +186,15 @@ class _Meeting:
     def _all_said(self) -> bool:
         return self._said().check([self._key(f"note/{node}") for node in range(self._order.num_nodes)])
 
+    def _complete(self) -> None:
+        """This node has read what all have said; the store stays until all have."""
+        store, end = self._said(), time.monotonic() + _TOLD_S
+        store.add(self._key("complete"), 1)
+        while self._order.hosts and store.add(self._key("complete"), 0) < self._order.num_nodes:
+            if time.monotonic() >= end:
+                return
+            time.sleep(_LOOK_S / 10)
+
     # ---- waiting, and giving up
 
     def _wait(self, is_so: Callable[[], bool], complaint: Callable[[], str], every_s: float = _LOOK_S) -> None:
@@ -272,9 +285,13 @@ class _Meeting:
     def _read(self) -> None:
         messages, closed = self._channel.receive()
         self._waiting += [message for message in messages if not isinstance(message, Skipped)]
-        if closed:
-            # It wants nothing more, or is gone.
-            raise SystemExit(0)
+        if not closed:
+            return
+        # It wants nothing more, or is gone.
+        for command in self._waiting:
+            if isinstance(command, Leave):
+                self._give_up(command.reason)
+        raise SystemExit(0)
 
 
 def _handler(order: MeetingOrder) -> RendezvousHandler:

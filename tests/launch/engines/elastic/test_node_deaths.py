@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.census import wait_until
+from tests.launch.engines.elastic.nodes import Nodes, two_nodes
+from tests.launch.engines.hosts import reason_against
+from tests.notebook_kernel import KernelDied
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(reason_against()), reason=reason_against()),
+]
+LEFT_S = 30.0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with two_nodes(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def cells(nodes: Nodes) -> list[str]:
+    """Of a run whose ranks have met."""
+    started = nodes.launch("wait")
+    for node, cell in zip(nodes.all, started, strict=True):
+        node.until_up(cell)
+    return started
+
+
+def test_the_death_of_a_kernel_is_named_on_node_0_and_leaves_nothing(nodes: Nodes, cells: list[str]) -> None:
+    first, second = nodes.all
+
+    second.kernel.kill()
+
+    executed = first.collect(cells[0])
+    assert executed.ename == "RunFailed"
+    assert "the kernel on host-1 that takes part with the agent of ranks 2 to 3 has ended" in executed.evalue
+    wait_until(lambda: not second.host.processes(), LEFT_S, lambda: str(second.host.processes()))
+    wait_until(lambda: not first.runs(), LEFT_S, lambda: str(first.runs()))
+
+
+def test_the_death_of_node_0_is_named_on_the_others_and_leaves_nothing(nodes: Nodes, cells: list[str]) -> None:
+    first, second = nodes.all
+
+    first.host.kill_all()
+
+    executed = second.collect(cells[1])
+    assert executed.ename == "RunFailed"
+    assert "the connection to the kernel of node 0, which leads the run, is gone" in executed.evalue
+    wait_until(lambda: not second.runs(), LEFT_S, lambda: str(second.runs()))
+    with pytest.raises(KernelDied):
+        first.collect(cells[0])
+
+
+def test_a_node_whose_network_is_cut_is_named(nodes: Nodes, cells: list[str]) -> None:
+    first, second = nodes.all
+    began_s = time.monotonic()
+
+    second.host.cut()
+
+    executed = nodes.collect(cells)
+    print(f"told after {time.monotonic() - began_s:.1f} s")
+    assert [one.ename for one in executed] == ["RunFailed", "RunFailed"]
+    assert "node 1 (host-1)" in executed[0].evalue
+    assert "the connection to the kernel of node 0, which leads the run, is gone" in executed[1].evalue
+    for node in (first, second):
+        wait_until(lambda node=node: not node.runs(), LEFT_S, lambda node=node: str(node.runs()))  # type: ignore[misc]
