@@ -22,7 +22,7 @@ from ..errors import AccelNbError, PlanError, StartError
 from ..launch.dry_run.result import DryRun
 from ..launch.run import start_run
 from ..launch.run_failed import RunFailed
-from ..launch.settings.settings import Found, request_from
+from ..launch.settings.settings import Found, naming_the_file, request_from
 from ..launch.settings.settings_file import read_settings
 from ..protocol import environment
 from ..protocol.failure import RankFailure
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = program(options.training_script, options.training_script_args, is_module=options.module)
     request = request_of(options, read_settings(chosen_file(options)), wanted.name)
     variables = {environment.LOG_DIR: str(options.log_dir)} if "log_dir" in options else {}
-    with environment.changed(variables):
+    with environment.changed(variables), naming_the_file(request):
         return launch(request, wanted)
 
 

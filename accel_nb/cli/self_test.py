@@ -17,6 +17,7 @@ from ..launch.planning.planner import plan_line
 from ..launch.run import Run, start_run
 from ..launch.run_failed import RunFailed
 from ..launch.servers.counting import counted_hardware
+from ..launch.settings.settings import naming_the_file
 from ..launch.settings.settings_file import read_settings
 from ..protocol import environment
 from ..protocol.events import RunEvent
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     request = _with_two_ranks(request_of(options, read_settings(chosen_file(options)), NAME))
     started = time.monotonic()
     try:
-        under_way = start_run(request, _checks, (), {}, _Unseen())
+        with naming_the_file(request):
+            under_way = start_run(request, _checks, (), {}, _Unseen())
         _tell(plan_line(under_way.plan))
         checks = _result(under_way)
     except RunFailed as failed:

@@ -6,14 +6,14 @@ The file is that of ``accel-nb launch``. It is looked for at each launch: what h
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..cli.options import launch_arguments
 from ..cli.settings_file import chosen_file
-from ..errors import ConfigError, PlanError
+from ..errors import ConfigError
 from ..launch.settings.settings import Found, request_from
+from ..launch.settings.settings import naming_the_file as naming_the_file  # noqa: PLC0414  explicitly exported
 from ..launch.settings.settings_file import existing_file, read_settings
 from ..protocol.plan import LaunchRequest
 
@@ -55,16 +55,4 @@ def kept(path: Path | None) -> Found:
         return read_settings(path)
     except ConfigError as error:
         error.args = (f"{error} {_WITHOUT}",)
-        raise
-
-
-@contextlib.contextmanager
-def naming_the_file(request: LaunchRequest) -> Iterator[None]:
-    """A refusal within tells which of the request's settings nobody has typed."""
-    try:
-        yield
-    except PlanError as error:
-        names = [name for name, place in request.origins.items() if place == request.settings_file]
-        if names:
-            error.args = (f"{error} From {request.settings_file}: {', '.join(names)}.",)
         raise

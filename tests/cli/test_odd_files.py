@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from accel_nb.cli.config import Question, asked_config
+from accel_nb.cli.launch import request_of
 from accel_nb.cli.main import main, parsers
 from accel_nb.cli.settings_file import chosen_file
 from accel_nb.errors import ConfigError
 from accel_nb.launch.settings.cluster_config import ClusterConfig, config_of, load_config_from_file, read_mapping
 from accel_nb.launch.settings.settings_file import read_settings
 from accel_nb.protocol.hardware import NodeHardware
+from accel_nb.protocol.plan import LaunchRequest
 
 HERE = Path("here.yaml")
 
@@ -145,3 +147,36 @@ def test_home_is_known_without_a_shell(tmp_path: Path, monkeypatch: pytest.Monke
     options = parsers()[1]["env"].parse_args(["--config-file", "~/c.yaml"])
 
     assert chosen_file(options) == tmp_path / "c.yaml"
+
+
+def launched(path: Path, line: str) -> LaunchRequest:
+    """What ``accel-nb launch`` asks of the launcher with the settings of `path`."""
+    options = parsers()[0].parse_args(["launch", "--config-file", str(path), *line.split(), "train.py"])
+    return request_of(options, read_settings(path), "train.py")
+
+
+def test_what_would_have_to_be_left_out_of_the_file_is_left_out_when_the_line_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    two = {"num_machines": 2, "machine_rank": 1, "main_process_ip": "10.0.0.1", "main_process_port": 29511}
+    path.write_text(yaml.safe_dump({**two, "num_processes": 4, "rdzv_backend": "c10d"}))
+    default = LaunchRequest()
+
+    first = launched(path, "--machine-rank 0")
+    assert (first.num_nodes, first.node_rank, first.master_addr, first.use_port) == (2, 0, "10.0.0.1", 29511)
+    alone = launched(path, "--num-machines 1")
+    assert (alone.node_rank, alone.master_addr, alone.rdzv_backend) == (0, default.master_addr, default.rdzv_backend)
+    by_mpirun = launched(path, "--backend mpi")
+    assert (by_mpirun.num_nodes, by_mpirun.use_port, by_mpirun.master_addr) == (1, None, "10.0.0.1")
+    assert launched(path, "--backend ray").master_addr == default.master_addr
+    assert launched(path, "--backend elastic").num_nodes == 2
+
+
+def test_a_refusal_names_the_file_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"main_process_port": 70000, "use_cpu": True}))
+
+    for words in (["launch", "--config-file", str(path), __file__], ["test", "--config-file", str(path)]):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "use_port=70000: a port is a whole number" in line
+        assert line.endswith(f" From {path}: device, use_port.")

@@ -7,14 +7,24 @@ variables, defaults ─────────┘
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ...errors import PlanError
 from ...protocol.plan import THE_CALL, LaunchRequest
 
 _DECIDE_TOGETHER = frozenset({"num_processes", "devices", "device"})
 """One of these that is said overrules all of them in the file, which were chosen to fit each other."""
+
+_OF_SEVERAL_MACHINES = frozenset({"node_rank", "master_addr", "rdzv_backend"})
+"""Refused when there is one."""
+_REFUSED_BY_ENGINE = {
+    "mpi": frozenset({"num_nodes", "node_rank", "rdzv_backend", "use_port"}),
+    "ray": frozenset({"num_nodes", "node_rank", "rdzv_backend", "use_port", "master_addr", "devices"}),
+}
+"""Engine -> what it refuses and a file may say, which was chosen for another engine."""
 
 
 class Settings(NamedTuple):
@@ -41,9 +51,16 @@ class Found(NamedTuple):
         return "" if self.path is None else str(self.path)
 
     def beside(self, said: Mapping[str, object]) -> dict[str, object]:
-        """Those of its fields that count where `said` has been said, which overrules them, field by field."""
-        together = _DECIDE_TOGETHER if said.keys() & _DECIDE_TOGETHER else frozenset[str]()
-        gone = together | said.keys()
+        """Those of its fields that count where `said` has been said, which overrules them, field by field, and with
+        them what would have to be left out beside it: nobody can leave out what stands in a file.
+        """
+        gone = set(said)
+        if said.keys() & _DECIDE_TOGETHER:
+            gone |= _DECIDE_TOGETHER
+        if "backend" in said:
+            gone |= {"hostfile"} | _REFUSED_BY_ENGINE.get(str(said["backend"]), frozenset())
+        if said.get("num_nodes") == 1:
+            gone |= _OF_SEVERAL_MACHINES
         return {name: value for name, value in self.settings.fields.items() if name not in gone}
 
 
@@ -70,6 +87,18 @@ def request_from(
     fields = {**{name: value for name, (_, value) in guessed.items()}, **from_file, **said, "env": env or None}
     fields |= {"origins": origins, "settings_file": found.place, "notices": found.settings.notices}
     return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of arguments and options
+
+
+@contextlib.contextmanager
+def naming_the_file(request: LaunchRequest) -> Iterator[None]:
+    """A refusal within tells which of the request's settings nobody has typed."""
+    try:
+        yield
+    except PlanError as error:
+        names = [name for name, place in request.origins.items() if place == request.settings_file]
+        if names:
+            error.args = (f"{error} From {request.settings_file}: {', '.join(names)}.",)
+        raise
 
 
 def _env(said: Mapping[str, object]) -> dict[str, str]:
