@@ -48,10 +48,10 @@ def static_html(state: RunState, written: Written, *, raises: bool) -> str:
     if state.mismatch is not None:
         parts.append(_table(("Rank", "Operation", "Given", "Where", ""), _mismatch_rows(state.mismatch)))
     if failure := _failure_text(state, raises=raises):
-        parts.append(f"<pre>{escape(failure)}</pre>")
+        parts.append(_verbatim(escape(failure)))
     parts.append(_table(("Rank", "Device", "State", ""), _rank_rows(state)))
     if written.bars:
-        parts.append(f"<pre>{escape(_joined(written.bars))}</pre>")
+        parts.append(_verbatim(escape(_joined(written.bars))))
     if state.curves:
         parts.append(_table(("Metric", "Last", "Step", "Course"), _metric_rows(state)))
     parts.append(_lines_html(state, written))
@@ -154,6 +154,11 @@ def _metric_rows(state: RunState) -> list[tuple[str, ...]]:
     ]
 
 
+def _verbatim(html: str) -> str:
+    """In columns: nbconvert's theme has a proportional font for what is not code."""
+    return f"<pre><code>{html}</code></pre>"
+
+
 def _table(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
@@ -168,7 +173,7 @@ def _lines_html(state: RunState, written: Written) -> str:
     text = escape(_joined([*_hidden_line(state, written.num_hidden), *written.lines]))
     is_open = " open" if len(written.lines) <= OPEN_LINES else ""
     total = len(written.lines) + written.num_hidden
-    return f"<details{is_open}><summary>Output, {total:,} lines</summary><pre>{text}</pre></details>"
+    return f"<details{is_open}><summary>Output, {total:,} lines</summary>{_verbatim(text)}</details>"
 
 
 def _hidden_line(state: RunState, num_hidden: int) -> list[str]:

@@ -90,6 +90,7 @@ def test_a_mismatch_is_a_table_with_the_odd_rank_marked(workbench: NotebookPage,
 
     assert ["differs" in row for row in rows] == [False, False, True]
     assert "[4, 3] float32" in rows[2]
+    assert "rank 2 of 3 (cpu) does not fit together with the others at Cell In[" in cell.inner_text()
     screenshot(workbench, "light")
 
 

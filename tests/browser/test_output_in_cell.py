@@ -37,6 +37,28 @@ def train():
 run = notebook_launcher(train, num_processes=2, device="cpu", block=False)
 print("after the launch")
 """
+FLOODS = """
+def train():
+    import itertools, os
+    rank = os.environ["RANK"]
+    for number in itertools.count():
+        print(number, "of rank", rank, "x" * 80)
+
+""" + LAUNCH.format("train")
+MOST_LINES = 60
+"""Of a list that has thousands, as many as are seen."""
+FROM_A_THREAD = """
+import threading, time, ipywidgets
+label = ipywidgets.Label()
+display(label)
+
+def count():
+    for number in range(21):
+        label.value = f"from a thread {number}"
+        time.sleep(0.02)
+
+threading.Thread(target=count).start()
+"""
 DISPLAYS = """
 def train():
     from IPython.display import HTML, display
@@ -88,6 +110,43 @@ def test_o05_w02_output_of_a_background_run_stays_in_its_cell_while_others_run(
     screenshot(workbench, "light")
     workbench.run("run.stop()")
     workbench.cell(launched).get_by_text("■ train stopped").wait_for()
+
+
+def test_o13_a_flood_of_lines_leaves_a_page_that_answers(workbench: NotebookPage, screenshot: Screenshot) -> None:
+    running = workbench.start(FLOODS)
+    cell = workbench.cell(running)
+    lines = cell.locator(".accel-line")
+    cell.get_by_text("lines not shown").first.wait_for()
+
+    cell.get_by_role("combobox", name="Which ranks").select_option("1")
+    lines.filter(has_text="of rank 1").first.wait_for()
+    cell.get_by_role("searchbox").fill("7 of rank")
+    workbench.page.wait_for_function(
+        "() => [...document.querySelectorAll('.jp-CodeCell .accel-line:not(.accel-ours)')]"
+        ".every((line) => line.textContent.includes('7 of rank'))"
+    )
+    assert lines.count() < MOST_LINES
+    assert "*" in workbench.prompt(running)
+    screenshot(workbench, "light")
+    workbench.page.locator(".jp-CodeCell .accel-stop").click()
+    workbench.wait_for_cell(running)
+
+    cell.get_by_text("■ train stopped").first.wait_for()
+    assert "rate exceeded" not in workbench.page.locator("body").inner_text()
+
+
+def test_u09_a_thread_feeds_the_view_and_the_users_own_widget(workbench: NotebookPage) -> None:
+    launched = workbench.start(BACKGROUND)
+    workbench.wait_for_cell(launched)
+    other = workbench.run(FROM_A_THREAD)
+
+    other.get_by_text("from a thread 20").wait_for()
+    workbench.cell(launched).get_by_text("of the ranks", exact=False).first.wait_for()
+
+    assert "Error" not in other.inner_text()
+    workbench.run("run.stop()")
+    workbench.cell(launched).get_by_text("■ train stopped").wait_for()
+    assert "Error" not in workbench.cell(launched).inner_text()
 
 
 def test_u12_all_displays_of_rank_0_arrive_in_order(workbench: NotebookPage) -> None:

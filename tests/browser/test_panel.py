@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,8 +128,10 @@ def test_u02_one_click_loads_it_also_after_a_restart(open_notebook: Opener, scre
     panel.obstacle("not-loaded").wait_for()
     screenshot(notebook, "not-loaded")
 
-    panel.button("Load accel_nb").click()
+    panel.button("Load accel_nb").press("Enter")
     panel.section("Hardware").get_by_role("article", name="CPU").wait_for()
+    # The button has gone: the keyboard is still in the panel.
+    assert notebook.page.evaluate("() => document.querySelector('#accel-nb-panel').contains(document.activeElement)")
 
     notebook.restart_kernel()
     panel.obstacle("not-loaded").wait_for()
@@ -167,13 +170,63 @@ def test_a_notice_tells_that_a_long_run_has_ended(open_notebook: Opener, lab: La
         notebook.run_cell(0)
         notebook.wait_for_cell(0)
         Panel(notebook).section("Hardware").wait_for()
+        other = lab.write_notebook("elsewhere.ipynb", ["1"], "other")
         notebook.run_cell(1)
         notebook.wait_for_cell(1)
 
-        notebook.page.wait_for_function("() => document.body.innerText.includes('ZeroDivisionError')")
+        notebook.page.evaluate("(path) => window.jupyterapp.commands.execute('docmanager:open', {path})", other.name)
         notebook.execute("apputils:display-notifications")
-        notebook.page.locator(".jp-Notification-List, .Toastify__toast").get_by_text("failed").first.wait_for()
+        notice = notebook.page.locator(".jp-Notification-List .jp-Notification-List-Item")
+        notice.get_by_text(f"Cell In[2] in {notebook.file.name} failed after").wait_for()
+        assert "ZeroDivisionError: division by zero" in notice.inner_text()
         screenshot(notebook, "light")
+        notice.get_by_role("button", name="Show").click()
+        notebook.page.wait_for_function(
+            "(path) => { const { currentWidget } = window.jupyterapp.shell;"
+            " return currentWidget.context?.path === path && currentWidget.content.activeCellIndex === 1; }",
+            arg=notebook.file.name,
+        )
+        lab.end_kernels({other.name})
+
+
+def test_l18_the_settings_file_is_shown_with_its_place_and_what_is_chosen_overrules_it(
+    workbench: NotebookPage, tmp_path: Path, screenshot: Screenshot
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("distributed_type: MULTI_CPU\nmixed_precision: bf16\nnum_processes: 3\nuse_cpu: true\n")
+    name_the_file = "import os\nkept, os.environ['ACCEL_NB_CONFIG'] = os.environ['ACCEL_NB_CONFIG'], {!r}"
+    workbench.run(name_the_file.format(str(file)))
+    try:
+        panel = Panel(workbench)
+        panel.section("Start").get_by_text(str(file)).wait_for()
+        panel.button("Run this cell on 3 ranks").wait_for()
+        will_start = panel.root.get_by_role("status", name="What will start")
+        will_start.get_by_text("3 ranks on cpu").wait_for()
+        precision = panel.root.get_by_role("combobox", name="Precision")
+        assert precision.locator("option:checked").inner_text() == "bf16 (file)"
+        screenshot(workbench, "light")
+
+        precision.select_option("no")
+
+        panel.root.locator("code", has_text="%%accelerate --mixed-precision no").wait_for()
+        will_start.get_by_text("precision no").wait_for()
+        precision.select_option("")
+        panel.close()
+    finally:
+        workbench.run("os.environ['ACCEL_NB_CONFIG'] = kept")
+
+
+def test_u02_versions_that_differ_are_told_beside_what_works(open_notebook: Opener, screenshot: Screenshot) -> None:
+    other = "from accel_nb.jupyter.panel import reporter\nreporter.__version__ = '9.9.9'\n%load_ext accel_nb"
+    notebook = open_notebook([other])
+    notebook.run_cell(0)
+    notebook.wait_for_cell(0)
+
+    panel = Panel(notebook)
+
+    panel.root.get_by_role("alert").get_by_text("The kernel has accel_nb 9.9.9, this panel is of").wait_for()
+    panel.section("Hardware").get_by_role("article", name="CPU").wait_for()
+    screenshot(notebook, "light")
 
 
 def test_u06_sections_can_be_switched_off(open_notebook: Opener, lab: Lab) -> None:

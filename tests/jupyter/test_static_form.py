@@ -103,8 +103,8 @@ def test_lines_lose_their_colours_and_long_output_is_folded() -> None:
     few = static_html(state_of("success"), Written(["\x1b[31mred\x1b[0m"], 0, ()), raises=True)
     many = static_html(state_of("success"), Written(["line"] * 100, 23, ()), raises=True)
 
-    assert "<details open><summary>Output, 1 lines</summary><pre>red</pre></details>" in few
-    assert "<details><summary>Output, 123 lines</summary><pre>… 23 lines before these: " in many
+    assert "<details open><summary>Output, 1 lines</summary><pre><code>red</code></pre></details>" in few
+    assert "<details><summary>Output, 123 lines</summary><pre><code>… 23 lines before these: " in many
 
 
 def test_a_rank_that_was_ended_because_of_another_has_not_failed() -> None:
