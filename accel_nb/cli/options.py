@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from ..errors import InvalidArgument
+from ..launch.settings.settings import listed_devices
 from ..protocol.plan import LaunchRequest, Timeouts
 
 SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file", "notices"})
@@ -34,7 +35,8 @@ _HELP = {
     "log_line_prefix_template": "prefix of output lines, with ${rank}, ${local_rank}, ${role_name}",
     "devices": "which accelerators, in the order of the ranks, by position or id: 3,1",
     "device": "auto, cuda or cpu; one that is not there is an error",
-    "backend": "what starts the ranks: auto or local",
+    "backend": "what starts the ranks: auto, local, mpi, ray or elastic",
+    "hostfile": "with --backend mpi: file of the hosts that run ranks, one a line: host, host slots=4 or host:4",
     "env": "a variable for the ranks; may be repeated",
     "debug": "compare the ranks' operations before they run, also where that costs something; --no-debug: never",
     "on_failure": "raise, or return a result that holds the failures",
@@ -47,7 +49,7 @@ _HELP = {
 SUGGESTED = {
     "mixed_precision": ("no", "bf16", "fp16"),
     "device": ("auto", "cuda", "cpu"),
-    "backend": ("auto", "local"),
+    "backend": ("auto", "local", "mpi", "ray", "elastic"),
 }
 """For completion. What is allowed is for the planner to say, which knows the machine."""
 _METAVARS = {int: "N", float: "S", str: "TEXT"}
@@ -123,10 +125,10 @@ def _reading(field: str, hint: object) -> dict[str, typing.Any]:
 
 def device_list(text: str) -> tuple[int | str, ...]:
     """``0,2`` as `notebook_launcher` takes it. Raises argparse's own error, with the text."""
-    entries = [entry.strip() for entry in text.split(",")]
-    if not all(entries):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
-    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+    try:
+        return listed_devices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ SAME_AS = {
     "main_process_ip": ("master_addr", str),
     "machine_rank": ("node_rank", int),
     "num_machines": ("num_nodes", int),
+    "mpirun_hostfile": ("hostfile", str),
 }
 """Accelerate's name -> ours, and how its value is read."""
 DEVICES = {"cpu": "cpu", "multi_gpu": "cuda", "tpu": "tpu"}
@@ -71,7 +72,6 @@ REFUSED = {
     "aws_secret_access_key": _SAGEMAKER,
     "vm": _PODS,
     "main_training_function": "it concerns TPUs; a script runs as a whole",
-    "mpirun_hostfile": "backend='mpi' is not part of this version",
     "tee": "output always goes to the terminal and to the log files",
     "role": "all ranks have the role 'default'",
 }  # fmt: skip

@@ -45,6 +45,7 @@ def notebook_launcher(
     devices: Sequence[int | str] | None = None,
     device: str = _AUTO,
     backend: str = _AUTO,
+    hostfile: str | None = None,
     block: bool = True,
     env: Mapping[str, str] | None = None,
     debug: bool | None = None,
@@ -70,7 +71,9 @@ def notebook_launcher(
         log_line_prefix_template: prefix of output lines, with ``${rank}``, ``${local_rank}``, ``${role_name}``.
         devices: which accelerators, in the order of the ranks: positions among the visible ones, or ids.
         device: "auto", "cuda" or "cpu". Asking for one that is not there is an error.
-        backend: the engine that starts ranks: "auto" or "local".
+        backend: the engine that starts ranks: "local", "mpi" (mpirun), "ray", "elastic" (several machines, each with
+            a call of its own). "auto" is the last one where `num_nodes` is above 1, else the first.
+        hostfile: with "mpi", the file of the hosts that run ranks, as any mpirun reads it. None: this machine.
         block: True gives a `RunResult` (or a `DryRun`, which is one); False gives a `Run` at once, whose output goes on
             in this cell.
         env: variables for the ranks, on top of the kernel's own.
@@ -99,7 +102,7 @@ def notebook_launcher(
             "num_processes": plain_int(num_processes), "mixed_precision": mixed_precision, "use_port": use_port,
             "master_addr": master_addr, "node_rank": node_rank, "num_nodes": num_nodes, "rdzv_backend": rdzv_backend,
             "devices": None if devices is None else tuple(map(plain_int, devices)), "device": device,
-            "backend": backend, "env": None if env is None else dict(env), "debug": debug,
+            "backend": backend, "hostfile": hostfile, "env": None if env is None else dict(env), "debug": debug,
         }  # fmt: skip
         request = replace(
             asked_by_call(kept_too),

@@ -32,10 +32,8 @@ def start_interpreter(
     """``module.function(*arguments)`` in a new interpreter of this Python, in its own session; `output` becomes its
     stdout and stderr. The caller owns the process. Raises OSError when it cannot be started.
     """
-    # Not msgspec's JSON: a folder's name need not be UTF-8, and the standard library's escapes what is not.
-    spec = json.dumps([_package_path(), module, function, arguments])
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT, spec],
+        interpreter_command(module, function, arguments),
         env=dict(variables),
         pass_fds=pass_fds,
         stdin=subprocess.DEVNULL,
@@ -43,6 +41,13 @@ def start_interpreter(
         stderr=output,
         start_new_session=True,
     )
+
+
+def interpreter_command(module: str, function: str, arguments: Sequence[object]) -> list[str]:
+    """The command of an interpreter like this one that calls ``module.function(*arguments)``."""
+    # Not msgspec's JSON: a folder's name need not be UTF-8, and the standard library's escapes what is not.
+    spec = json.dumps([_package_path(), module, function, arguments])
+    return [sys.executable, "-P", "-c", _BOOT, spec]
 
 
 def _package_path() -> list[str]:

@@ -234,7 +234,10 @@ def take_contact() -> str:
 
 def mpi_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Those by which an MPI library finds out that mpirun has started its process, and which one of them it is."""
-    return {name: value for name, value in variables.items() if foreign_launcher(name) == "MPI"}
+    return {name: value for name, value in variables.items() if name.startswith(_OF_MPI)}
+
+
+_OF_MPI = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPIR_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_")
 
 
 def mpi_fds(variables: Mapping[str, str]) -> list[int]:

@@ -53,6 +53,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     backend: str = "auto"
     """The engine: "local", "mpi", "ray", "elastic"."""
+    hostfile: str = ""
+    """With "mpi": which hosts run ranks. Empty: this machine."""
     block: bool = True
     env: dict[str, str] | None = None
     """Set for the ranks on top of the kernel's own environment."""
@@ -122,6 +124,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """torch.distributed's backend for this device kind: "gloo", "nccl"."""
     ranks: tuple[RankPlan, ...]
     start_method: StartMethod = "forkserver"
+    hostfile: str = ""
+    """As in the request."""
     rendezvous_host: str = "127.0.0.1"
     rendezvous_port: int | None = None
     """None: chosen by the system when the store's socket is bound."""

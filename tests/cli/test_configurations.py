@@ -76,7 +76,7 @@ def test_every_key_of_every_section_loads(write: Write, section: str) -> None:
         ({"debug": True, "main_process_port": 29511}, {"debug": True, "use_port": 29511}, {}),
         ({"debug": "yes"}, {"debug": True}, {}),
         ({"distributed_type": "TPU"}, {"device": "tpu"}, {}),
-        ({"mpirun_config": {"mpirun_hostfile": "/h"}}, {"backend": "mpi"}, {}),
+        ({"mpirun_config": {"mpirun_hostfile": "/h"}}, {"backend": "mpi", "hostfile": "/h"}, {}),
         (
             {"num_machines": 2, "machine_rank": 1, "main_process_ip": "10.0.0.1", "num_processes": 4},
             {"num_nodes": 2, "node_rank": 1, "num_processes": 2, "master_addr": "10.0.0.1"},

@@ -165,6 +165,9 @@ def _check_choices(request: LaunchRequest) -> None:
     _check_flag("dry_run", request.dry_run)
     _check_flag("memory_snapshot", request.memory_snapshot)
     _check_str("backend", request.backend)
+    _check_str("hostfile", request.hostfile)
+    if request.hostfile and request.backend != "mpi":
+        raise InvalidArgument(f"hostfile={request.hostfile!r} is for backend='mpi'; give both, or leave hostfile out.")
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

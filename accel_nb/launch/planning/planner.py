@@ -103,6 +103,9 @@ def _with_settings(plan: LaunchPlan, request: LaunchRequest) -> LaunchPlan:
     """`plan` with what passes from the request unchanged."""
     return replace(
         plan,
+        hostfile=request.hostfile,
+        # Of the kernel, towards the hosts of the file.
+        rendezvous_host=request.master_addr if request.backend == "mpi" else plan.rendezvous_host,
         rendezvous_port=checked_port(request) if request.num_nodes == 1 else None,
         mixed_precision=request.mixed_precision,
         debug=request.debug,

@@ -57,6 +57,7 @@ export interface LaunchPlan {
   process_group: string;
   ranks: RankPlan[];
   start_method: "fork" | "forkserver" | "spawn";
+  hostfile: string;
   rendezvous_host: string;
   rendezvous_port: number | null;
   mixed_precision: string;

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ....protocol import environment
-from ....protocol.remote import AgentFailed, Contact, Summons
+from ....protocol.remote import AgentFailed, Summons
 from ...interpreter import start_interpreter
 from ...keeper.guard import guarded_beside_agent
 from .witness import Witness
@@ -59,17 +59,6 @@ def summoned_by_pipe(read_fd: int, kernel_pid: int, channel_fd: int = -1, payloa
         summons = msgspec.msgpack.decode(pipe.read(), type=Summons)
     witness = None if summons.own is None else Witness(summons.own, channel_fd, payload_fd, kernel_pid)
     sys.exit(serve(summons, witness))
-
-
-def summoned_by_mpi() -> int:
-    """Everything a process that mpirun has started does as an agent; gives its exit status."""
-    text = environment.take_contact()
-    rank = environment.read_rank(environment.mpi_variables(environment.current()))
-    if not text or rank is None:
-        what = environment.CONTACT if not text else "the rank"
-        print(f"accel_nb: mpirun started this process without {what}.", file=sys.stderr)  # noqa: T201  nobody else listens
-        return _FAILED
-    return serve(Summons(contact=Contact.decode(text), seat=rank.rank))
 
 
 def serve(summons: Summons, witness: Witness | None = None, payload_fd: int | None = None) -> int:
@@ -123,7 +112,3 @@ def _await_guard(pid: int) -> None:
         os.waitpid(pid, 0)
     except ChildProcessError:
         return
-
-
-if __name__ == "__main__":
-    sys.exit(summoned_by_mpi())

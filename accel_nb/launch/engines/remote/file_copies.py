@@ -45,14 +45,18 @@ class FileCopies:
         return bool(data)
 
 
-def write_part(folder: Path, part: FilePart, ranks: Collection[int]) -> bool:
-    """Into the kernel's `folder`, as far as it belongs to one of `ranks`; whether it does. Logs of several attempts
-    follow each other, other files are the newest attempt's. Raises OSError.
+def write_part(folder: Path, part: FilePart, ranks: Collection[int]) -> str:
+    """Into the kernel's `folder`, as far as it belongs to one of `ranks`. Logs of several attempts follow each other,
+    other files are the newest attempt's. Gives a sentence the first time that a file cannot be written.
     """
     found = _OF_RANK.fullmatch(part.name)
     if found is None or int(found[1]) not in ranks:
-        return False
+        return ""
     begins_anew = part.offset == 0 and not _LOG.fullmatch(part.name)
-    with (folder / part.name).open("wb" if begins_anew else "ab") as file:
-        file.write(part.data)
-    return True
+    file = folder / part.name
+    try:
+        with file.open("wb" if begins_anew else "ab") as opened:
+            opened.write(part.data)
+    except OSError as error:
+        return "" if part.offset else f"{file} cannot be written, lines will be missing there: {error.strerror}."
+    return ""

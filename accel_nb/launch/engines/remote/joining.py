@@ -10,7 +10,6 @@ import os
 import time
 from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from ....protocol.commands import (
@@ -46,38 +45,20 @@ from ...keeper.event_stream import EventStream
 from ..engine import Attempt
 from .file_copies import write_part
 from .hub import Hub
-from .mailbox import Mailbox
+from .losses import LossWatch
+from .mailbox import EventOutlet, Mailbox
 from .merging import Merging
 from .placing import missing_text, placed, version_problem
 from .reaching import versions
 from .seat import Seat
+from .stack_round import StackRound
 from .starter import AgentStarter
 
 Phase = Literal["gathering", "meeting", "running", "over", "left"]
 
 TICK_S = 0.1
-BEAT_EVERY_S = 1.0
-EVIDENCE_S = 3.0
-"""After a connection has broken, so long the engine has to find out why, before the loss is told."""
 LEAVE_S = 20.0
 """Released agents end within this, or are killed."""
-STACKS_S = 2.5
-"""What has not come by then is left out."""
-
-
-class _Outlet:
-    """The supervisor's mailbox, as `EventStream` wants it."""
-
-    wants_to_write = False
-
-    def __init__(self, said: Mailbox[KeeperMessage]) -> None:
-        self._said = said
-
-    def flush(self) -> None: ...
-
-    def send(self, message: msgspec.Struct) -> None:
-        assert isinstance(message, EventBatch)
-        self._said.put(message)
 
 
 class Joining:
@@ -105,7 +86,7 @@ class Joining:
         self._asked = asked
         self._seats = [Seat(number, ranks, hub.send) for number, ranks in enumerate(hub.contact.seats)]
         self._start_s = attempt.plan.timeouts.start_s if start_s is None else start_s
-        self._events = EventStream(_Outlet(said))
+        self._events = EventStream(EventOutlet(said))
         self._merging = Merging(
             range(attempt.plan.num_ranks),
             attempt.log_dir,
@@ -116,12 +97,9 @@ class Joining:
         self._phase: Phase = "gathering"
         self._killed = False
         self._begun_s = time.monotonic()
-        self._next_beat_s = 0.0
+        self._losses = LossWatch(self._seats, starter)
         self._leave_until_s = float("inf")
-        self._stacks: dict[int, str] | None = None
-        """What has come of those that were asked for; None: nobody asks."""
-        self._stacks_due: set[int] = set()
-        self._stacks_until_s = 0.0
+        self._stacks = StackRound(self._seats, said)
 
     def kill(self) -> None:
         """From any thread: end all agents, whatever they do."""
@@ -155,7 +133,8 @@ class Joining:
             self._obey(command)
             for fd in fds:
                 os.close(fd)
-        self._look_after(now)
+        for seat, evidence in self._losses.look(now):
+            self._lose(seat, evidence, now)
         match self._phase:
             case "gathering":
                 self._gather(now)
@@ -187,7 +166,7 @@ class Joining:
             case Stop():
                 self._tell(command)
             case DumpStacks():
-                self._ask_for_stacks()
+                self._stacks.ask()
             case Release():
                 self._release()
             case _:
@@ -211,13 +190,6 @@ class Joining:
                 seat.link.flush()
                 seat.has_left = True
         self._tell(Release())
-
-    def _ask_for_stacks(self) -> None:
-        self._stacks, self._stacks_until_s = {}, time.monotonic() + STACKS_S
-        asked = [seat for seat in self._seats if seat.is_there and not seat.run_ended]
-        self._stacks_due = {seat.number for seat in asked}
-        for seat in asked:
-            seat.link.send(DumpStacks())
 
     # ---- what agents say
 
@@ -255,9 +227,10 @@ class Joining:
                 self._said.put(message, [fd])
                 os.close(fd)
             case Stacks():
-                self._note_stacks(seat, message)
+                self._stacks.note(seat, message)
             case FilePart():
-                self._keep_part(seat, message)
+                if trouble := write_part(self._attempt.log_dir, message, seat.ranks):
+                    self._events.add(Notice(text=trouble))
             case Skipped():
                 self._events.add(Notice(text=f"skipped a message of {self._who(seat)}: {message.reason}"))
             case _:
@@ -289,52 +262,13 @@ class Joining:
         seat.run_ended = seat.run_ended or any(isinstance(event, RunEnded | Restarting) for event in batch.events)
         self._events.add_all(self._merging.take(batch.events, now, seat.to_local))
 
-    def _note_stacks(self, seat: Seat, message: Stacks) -> None:
-        if self._stacks is not None:
-            self._stacks |= message.text_by_rank
-            self._stacks_due.discard(seat.number)
-
-    def _keep_part(self, seat: Seat, part: FilePart) -> None:
-        try:
-            write_part(self._attempt.log_dir, part, seat.ranks)
-        except OSError as error:
-            if part.offset == 0:
-                file = self._attempt.log_dir / part.name
-                self._events.add(
-                    Notice(text=f"{file} cannot be written, lines will be missing there: {error.strerror}.")
-                )
-
     # ---- the clock
-
-    def _look_after(self, now: float) -> None:
-        """Connections, and what the engine knows."""
-        for seat in self._seats:
-            if seat.is_there:
-                seat.link.flush()
-        gone = self._starter.gone()
-        is_due = now >= self._next_beat_s
-        if is_due:
-            self._next_beat_s = now + BEAT_EVERY_S
-        for seat in self._seats:
-            if is_due or seat.number in gone:
-                seat.beat(now)
-        # Who was ended for another's sake has said so: the cause comes first.
-        for seat in sorted(self._seats, key=lambda one: one.reason != ""):
-            if seat.has_left or seat.is_there:
-                continue
-            if seat.number in gone:
-                self._lose(seat, gone[seat.number], now)
-            elif seat.broken_s is not None and now >= seat.broken_s + EVIDENCE_S:
-                self._lose(seat, self._starter.evidence(seat.number), now)
 
     def _lose(self, seat: Seat, evidence: str, now: float) -> None:
         """The agent is gone, and with it its ranks."""
         seat.has_left = True
-        what = seat.reason or (
-            f"the agent of {self._who(seat)}, which held it, is gone"
-            if seat.hello is not None
-            else f"no agent came for {self._who(seat)}"
-        )
+        held = f"what held {self._who(seat)} is gone"
+        what = seat.reason or (held if seat.hello is not None else f"no agent came for {self._who(seat)}")
         sentence = f"{what}. {evidence}".rstrip().rstrip(".") + "."
         if self._phase in ("gathering", "meeting"):
             self._give_up(sentence)
@@ -374,7 +308,8 @@ class Joining:
             self._events.add(RunStarted(plan=plan.without_values(), log_dir=str(attempt.log_dir)))
             self._events.add_all(Notice(text=text) for text in attempt.notices)
         for seat in self._seats:
-            seat.link.send(replace(order, notices=()), [self._payload_fd])
+            has_payload = hellos[seat.number].has_payload
+            seat.link.send(replace(order, notices=()), [] if has_payload else [self._payload_fd])
             seat.link.send(Pull())
         self._phase = "running"
         self.answered = True
@@ -396,9 +331,7 @@ class Joining:
         if until_s is not None and now >= until_s:
             self._merging.settle_until_s = float("inf")
             self._tell(Stop(by="failure", grace_s=self._attempt.plan.timeouts.stop_grace_s))
-        if self._stacks is not None and (not self._stacks_due or now >= self._stacks_until_s):
-            self._said.put(Stacks(text_by_rank=self._stacks))
-            self._stacks = None
+        self._stacks.act(now)
         if all(seat.run_ended for seat in self._seats):
             self._phase = "over"
             end = self._merging.end(now - self._begun_s)

@@ -8,6 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
+from ....protocol.commands import EventBatch, KeeperMessage
+
 Message = TypeVar("Message")
 
 
@@ -50,3 +54,19 @@ class Mailbox(Generic[Message]):
             self._waiting.clear()
             os.close(self.fd)
             os.close(self._write_fd)
+
+
+class EventOutlet:
+    """A mailbox, as `EventStream` wants it."""
+
+    wants_to_write = False
+
+    def __init__(self, said: Mailbox[KeeperMessage]) -> None:
+        self._said = said
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def send(self, message: msgspec.Struct) -> None:
+        assert isinstance(message, EventBatch)
+        self._said.put(message)

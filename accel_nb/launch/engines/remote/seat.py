@@ -27,6 +27,7 @@ class Seat:
         """Nothing follows from it: it has ended, is lost, or was given up."""
         self.reason = ""
         """Why its ranks died, as it has said itself; empty: it has not."""
+        self._survives_since_s: float | None = None
         self.broken_s: float | None = None
         """Since when its connection is gone."""
         self._peer = b""
@@ -60,6 +61,12 @@ class Seat:
         """Find out whether the connection lives."""
         if self.is_there and not self.link.wants_to_write and self._broken_by(BEAT):
             self.broken_s = now
+
+    def outlives(self, now: float, grace_s: float) -> bool:
+        """Whether it is still connected `grace_s` after this was first asked: after whoever started it had ended."""
+        if self._survives_since_s is None:
+            self._survives_since_s = now
+        return self.is_there and now >= self._survives_since_s + grace_s
 
     def notice_break(self, now: float) -> None:
         if self.broken_s is None:

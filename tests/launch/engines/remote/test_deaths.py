@@ -58,7 +58,7 @@ def test_a_killed_agent_takes_its_ranks_along_and_is_told(loopback: Install) -> 
 
     failure = failure_of(run)
     assert failure.rank == 1
-    assert "the agent of seat 1 on " in failure.cause.message
+    assert "what held seat 1 on " in failure.cause.message
     assert "It ended by SIGKILL" in failure.cause.message
     expect_gone(ranks)
 

@@ -1,0 +1,36 @@
+"""Whether ssh reaches other hosts without asking: what mpirun starts its helpers with there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+SSH_TIMEOUT_S = 8
+MAX_AT_ONCE = 16
+
+
+def ssh_problems(ssh: str, hosts: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Host -> what ssh said where it did not get there; hosts that it reaches are left out."""
+    if not hosts:
+        return {}
+    with ThreadPoolExecutor(min(len(hosts), MAX_AT_ONCE)) as pool:
+        said = list(pool.map(lambda host: why_not(ssh, host, variables), hosts))
+    return {host: reason for host, reason in zip(hosts, said, strict=True) if reason}
+
+
+def why_not(ssh: str, host: str, variables: Mapping[str, str], timeout_s: int = SSH_TIMEOUT_S) -> str:
+    """Why `ssh` does not get to `host` without a question; empty: it does."""
+    command = [ssh, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", host, "true"]
+    try:
+        done = subprocess.run(
+            command, env=dict(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=timeout_s + 2, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"nothing within {timeout_s + 2} s"
+    except OSError as error:
+        return f"{ssh} cannot be started: {error.strerror}"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
