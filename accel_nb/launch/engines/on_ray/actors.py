@@ -209,7 +209,11 @@ class KeptActors:
         if idle is None:
             return ""
         self.end(idle)
-        return f"{len(idle.shares)} Ray actor{'s' if len(idle.shares) != 1 else ''} for {sum(idle.shares)} ranks"
+        return f"{_counted(len(idle.shares), 'Ray actor')} for {_counted(sum(idle.shares), 'rank')}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _error_of(call: object) -> Exception | None:

@@ -14,6 +14,9 @@ from .room import RayNode
 ADDRESS = "RAY_ADDRESS"
 _CLIENT = "ray://"
 _LOOPBACK = "127.0.0.1"
+_TRIES = 3
+_TOO_SLOW = "timed out during startup"
+"""Ray gives its own helper processes 15 s to start, which on a busy machine is too short."""
 
 
 def ray_problem() -> str:
@@ -142,12 +145,24 @@ class _Joining:
                 f"cluster, with {ADDRESS}=auto."
             )
         with environment.restored("PYTHONBREAKPOINT"), environment.restored("RAY_"):
-            ray.init(
-                address=self._address or "local",
-                include_dashboard=None if self._address else False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            if self._address:
+                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                _start_cluster()
+
+
+def _start_cluster() -> None:
+    import ray
+
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray has no class for it
+            if not left or _TOO_SLOW not in str(error):
+                raise
+            ray.shutdown()
+        else:
+            return
 
 
 def _shut_down() -> None:

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from accel_nb.launch.engines.on_ray.actors import KEPT
-from accel_nb.launch.engines.on_ray.cluster import ADDRESS, CONNECTION
+from accel_nb.launch.engines.on_ray.cluster import ADDRESS, CONNECTION, ray_problem
 
 from ...census import wait_until
 from ...launching import launch
 from .simulated import SimulatedCluster
 
-RUNTIME = "RAY_USAGE_STATS_ENABLED"
+NO_STATISTICS = "RAY_USAGE_STATS_ENABLED"
 
 
 @pytest.fixture(scope="package")
@@ -24,9 +24,10 @@ def cluster() -> Iterator[SimulatedCluster]:
     """Room for four ranks: two on the head, one on each of two nodes. This process, which plays the kernel, is
     connected to it.
     """
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'accel-nb[ray]'")
-    before = {name: os.environ.get(name) for name in (ADDRESS, RUNTIME)}
-    os.environ[RUNTIME] = "0"
+    if problem := ray_problem():
+        pytest.skip(problem)
+    before = {name: os.environ.get(name) for name in (ADDRESS, NO_STATISTICS, "RAY_CLIENT_MODE")}
+    os.environ[NO_STATISTICS] = "0"
     with contextlib.ExitStack() as undo:
         undo.callback(_restore, before)
         started = SimulatedCluster(2, 1, 1)
