@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from ..errors import InvalidArgument
-from ..launch.settings.settings import listed_devices
 from ..protocol.plan import LaunchRequest, Timeouts
 
 SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file", "notices"})
@@ -125,10 +124,10 @@ def _reading(field: str, hint: object) -> dict[str, typing.Any]:
 
 def device_list(text: str) -> tuple[int | str, ...]:
     """``0,2`` as `notebook_launcher` takes it. Raises argparse's own error, with the text."""
-    try:
-        return listed_devices(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entries):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
+    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
 
 
 def _variable(text: str) -> tuple[str, str]:
