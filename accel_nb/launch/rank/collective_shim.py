@@ -52,14 +52,17 @@ class CollectiveShim:
         self._has_new_gradients = False
         self._in_backward = False
         """Of the thread that runs the function."""
-        self._knows_compiler = False
+        self._is_installed = self._knows_compiler = False
 
     def install(self) -> None:
-        """Once per process."""
+        """A second call, as of a fork whose parent has done so, does nothing."""
         import torch
         from torch.distributed import distributed_c10d
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        if self._is_installed:
+            return
+        self._is_installed = True
         for name, operation in OPERATIONS.items():
             _wrap(distributed_c10d, name, functools.partial(self._around, operation))
         for name in ACTIVITIES:

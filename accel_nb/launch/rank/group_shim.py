@@ -81,8 +81,13 @@ class GroupShim:
         """How many times a default group was opened or closed since the function began, ours or not."""
 
     def install(self) -> None:
-        """Put the wrappers wherever torch keeps the functions: its own modules have copied some (device_mesh)."""
+        """Put the wrappers wherever torch keeps the functions: its own modules have copied some (device_mesh). A second
+        call, as of a fork whose parent has done so, does nothing.
+        """
         import torch.distributed as dist
+
+        if self._originals:
+            return
 
         for function, around in (
             (dist.init_process_group, self._around),

@@ -28,7 +28,10 @@ from ... import processes
 from ...channel import receive_packet, send_packet
 from ...interpreter import start_interpreter
 from ...keeper.start import close_all_but
+from ...output import tqdm_notebook
 from ...payload.memory_file import new_file
+from ...rank.collective_shim import COLLECTIVES
+from ...rank.group_shim import SHIM
 from ...run_files import server_log
 from ...servers import template
 from ...servers.warm_client import SERVER_THREADS
@@ -93,11 +96,17 @@ def tend(requests_fd: int) -> None:
     processes.reset_signals()
     processes.become_subreaper()
     requests = socket.socket(fileno=requests_fd)
-    struck = template.import_checked([*template.BASE_MODULES, "accel_nb.launch.engines.remote.relay"])
+    # In the order of the warm server's, for its reasons.
+    struck = template.import_checked(template.BASE_MODULES[:1])
+    SHIM.install()
+    COLLECTIVES.install()
+    tqdm_notebook.install()
+    struck |= template.import_checked([*template.BASE_MODULES, "accel_nb.launch.engines.remote.relay"])
     if struck:
         print(f"no agent can be forked: {struck}", flush=True)  # noqa: T201  the log
         processes.end_children()
         os._exit(1)
+    COLLECTIVES.keep_compiler_out()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001  no public list
         finalizer.atexit = False
     gc.collect()
