@@ -69,8 +69,9 @@ def run(options: argparse.Namespace) -> int:
 
 def request_of(options: argparse.Namespace, found: Found, name: str) -> LaunchRequest:
     """The launch that the command line and the file `found` ask for; the command line wins, field by field."""
-    said = {**upstream_fields(options), **launch_arguments(options)}
-    env = {**_env(upstream_fields(options)), **_env(launch_arguments(options))}
+    ours, theirs = launch_arguments(options), upstream_fields(options)
+    said = {**ours, **theirs}
+    env = {**_env(theirs), **_env(ours)}
     said |= {"env": env} if env else {}
     assumed = _from_variables({*found.beside(said), *said})
     request = request_from(said, found, said_by=COMMAND_LINE, assumed=assumed)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from ..errors import InvalidArgument
+from ..launch.settings.settings import listed_devices
 from ..protocol.plan import LaunchRequest, Timeouts
 
 SAID_OTHERWISE = frozenset({"function_name", "block", "origins", "settings_file", "notices"})
@@ -24,7 +25,7 @@ _HELP = {
     "use_port": "a fixed port for the ranks' store; left out: a free one",
     "master_addr": "address of node 0 that the other machines reach",
     "node_rank": "number of this machine, from 0 on",
-    "num_nodes": "number of machines, on each of which the same launch is made; --num-processes counts for each",
+    "num_nodes": "number of machines, on each of which the same launch is made; the number of processes is that of each",
     "rdzv_backend": "torch's rendezvous of several machines: static, or c10d",
     "rdzv_endpoint": "where they meet: address:port, in place of --master-addr and --use-port",
     "rdzv_conf": "settings of that rendezvous: timeout=300",
@@ -124,10 +125,10 @@ def _reading(field: str, hint: object) -> dict[str, typing.Any]:
 
 def device_list(text: str) -> tuple[int | str, ...]:
     """``0,2`` as `notebook_launcher` takes it. Raises argparse's own error, with the text."""
-    entries = [entry.strip() for entry in text.split(",")]
-    if not all(entries):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
-    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+    try:
+        return listed_devices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import argparse
 
 from ..errors import InvalidArgument
 from ..launch.planning.ports import bind_loopback
-from ..launch.settings.launch_settings import device_ids, variables_of
+from ..launch.settings.launch_settings import device_ids, on_each_machine, variables_of
 from ..protocol import environment
 from .upstream_names import REFUSED_FLAGS, spellings
 
@@ -22,12 +22,17 @@ def prepare_multi_gpu_env(args: argparse.Namespace) -> dict[str, str]:
     ``master_port``; for several ``nnodes``, ``node_rank`` and ``rdzv_endpoint``, or ``master_addr`` and
     ``master_port`` in the same network. ``main_process_port``: 0 takes a free one, None 29500.
 
-    Raises InvalidArgument for what this version does not have and for ranks that do not divide among the machines,
-    PortInUse for a port of this machine that somebody else has.
+    Raises InvalidArgument for what this version does not have, for what is left out that torchrun needs, and for ranks
+    that do not divide among the machines; PortInUse for a port of this machine that somebody else has.
     """
     for name in REFUSED_FLAGS:
         if getattr(args, name, False):
             raise InvalidArgument(f"{spellings(name)[0]}: {REFUSED_FLAGS[name]}. Leave it out.")
+    if args.num_processes is None:
+        raise InvalidArgument("--num-processes is left out, and torchrun has to be told how many ranks to start.")
+    if args.num_machines > 1 and not args.main_process_ip:
+        raise InvalidArgument("--main-process-ip is left out: the other machines have to be told where the first is.")
+    devices = _devices(args)
     host, port = args.main_process_ip, _port(args)
     if args.num_machines > 1:
         _spread_over_machines(args, host, port)
@@ -37,10 +42,16 @@ def prepare_multi_gpu_env(args: argparse.Namespace) -> dict[str, str]:
     variables["ACCELERATE_MIXED_PRECISION"] = str(args.mixed_precision).lower()
     if args.debug:
         variables["ACCELERATE_DEBUG_MODE"] = "true"
-    devices = device_ids(args.gpu_ids or "all")
     if devices is not None:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
     return variables
+
+
+def _devices(args: argparse.Namespace) -> tuple[int | str, ...] | None:
+    try:
+        return device_ids(str(args.gpu_ids or "all"))
+    except ValueError as error:
+        raise InvalidArgument(f"--gpu-ids: {error}.") from error
 
 
 def _port(args: argparse.Namespace) -> int:
@@ -53,12 +64,10 @@ def _port(args: argparse.Namespace) -> int:
 
 
 def _spread_over_machines(args: argparse.Namespace, host: str, port: int) -> None:
-    if args.num_processes % args.num_machines:
-        raise InvalidArgument(
-            f"--num-processes {args.num_processes} does not divide among {args.num_machines} machines: torchrun starts "
-            "equally many on each."
-        )
-    args.nproc_per_node = str(args.num_processes // args.num_machines)
+    try:
+        args.nproc_per_node = str(on_each_machine(args.num_processes, args.num_machines))
+    except ValueError as error:
+        raise InvalidArgument(f"--num-machines {args.num_machines}: {error}.") from error
     args.nnodes, args.node_rank = str(args.num_machines), int(args.machine_rank)
     if getattr(args, "same_network", False):
         args.master_addr, args.master_port = str(host), str(port)

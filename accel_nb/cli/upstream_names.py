@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import InvalidArgument
 from ..launch.settings.cluster_config import DEEPSPEED, DYNAMO, PARALLELISM, SECTIONS
-from ..launch.settings.launch_settings import device_ids, variables_of
+from ..launch.settings.launch_settings import on_each_machine, says_all, variables_of
+from .options import device_list
 
 SAME_AS = {
     "main_process_port": ("use_port", int),
     "main_process_ip": ("master_addr", str),
     "machine_rank": ("node_rank", int),
-    "num_machines": ("num_nodes", int),
     "mpirun_hostfile": ("hostfile", str),
 }
 """Accelerate's name -> ours, and how its value is read."""
@@ -20,7 +22,7 @@ DEVICES = {"cpu": "cpu", "multi_gpu": "cuda", "tpu": "tpu"}
 """Flag -> the device kind that it asks for."""
 HAS_NO_EFFECT = {
     "quiet": "only the ranks' own tracebacks are ever shown",
-    "same_network": "it is about several machines",
+    "same_network": "several machines meet in the same way in every network",
 }
 """Flags that ask for what is the case anyway."""
 
@@ -99,8 +101,13 @@ def add_upstream_options(parser: argparse.ArgumentParser) -> None:
             *spellings(name), dest=ours, type=kind, metavar=_metavar(kind), default=argparse.SUPPRESS,
             help=f"the same as --{ours.replace('_', '-')}",
         )  # fmt: skip
+    group.add_argument(
+        *spellings("num_machines"), type=int, metavar="N", default=argparse.SUPPRESS,
+        help="the same as --num-nodes, but then the number of processes is that of all machines together",
+    )  # fmt: skip
     for name, reason in HAS_NO_EFFECT.items():
-        group.add_argument(*spellings(name), action="store_true", help=f"changes nothing: {reason}")
+        short = ["-q"] if name == "quiet" else []
+        group.add_argument(*short, *spellings(name), action="store_true", help=f"changes nothing: {reason}")
     for name in _VARIABLES:
         _add_variable(group, name)
     group.add_argument(
@@ -112,7 +119,8 @@ def add_upstream_options(parser: argparse.ArgumentParser) -> None:
     for name in REFUSED_FLAGS:
         parser.add_argument(*spellings(name), action="store_true", help=argparse.SUPPRESS)
     for name in REFUSED:
-        parser.add_argument(*spellings(name), default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        short = ["-t"] if name == "tee" else []
+        parser.add_argument(*short, *spellings(name), default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def upstream_fields(options: argparse.Namespace) -> dict[str, object]:
@@ -132,13 +140,27 @@ def upstream_fields(options: argparse.Namespace) -> dict[str, object]:
         raise InvalidArgument(f"{' and '.join(told)} contradict each other: leave one of them out.")
     if asked:
         fields["device"] = kinds.pop()
-    if "gpu_ids" in given and given["gpu_ids"] is not None:
+    if "gpu_ids" in given:
         if "devices" in given:
             raise InvalidArgument("--gpu-ids and --devices say the same: leave one of them out.")
         fields["devices"] = given["gpu_ids"]
+    if "num_machines" in given:
+        fields |= _on_each_machine(given)
     if variables := variables_of(given):
         fields["env"] = variables
     return fields
+
+
+def _on_each_machine(given: Mapping[str, Any]) -> dict[str, object]:
+    num_machines = given["num_machines"]
+    if "num_nodes" in given:
+        raise InvalidArgument("--num-machines and --num-nodes say the same: leave one of them out.")
+    if num_machines <= 1 or "num_processes" not in given or given.get("backend", "auto") not in ("auto", "elastic"):
+        return {"num_nodes": num_machines}
+    try:
+        return {"num_nodes": num_machines, "num_processes": on_each_machine(given["num_processes"], num_machines)}
+    except ValueError as error:
+        raise InvalidArgument(f"--num-machines {num_machines}: {error}.") from error
 
 
 def _add_variable(group: argparse._ArgumentGroup, name: str) -> None:
@@ -155,7 +177,4 @@ def _metavar(kind: type) -> str:
 
 
 def _gpu_ids(text: str) -> tuple[int | str, ...] | None:
-    try:
-        return device_ids(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return None if says_all(text) else device_list(text)

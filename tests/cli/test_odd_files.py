@@ -180,3 +180,69 @@ def test_a_refusal_names_the_file_that_says_so(tmp_path: Path, capsys: pytest.Ca
         (line,) = capsys.readouterr().err.splitlines()
         assert "use_port=70000: a port is a whole number" in line
         assert line.endswith(f" From {path}: device, use_port.")
+
+
+FIELDS = (
+    *({"num_processes": 3}, {"num_machines": 2}, {"machine_rank": 1}, {"gpu_ids": 0}, {"main_process_ip": "10.0.0.1"}),
+    *({"main_process_port": 29511}, {"rdzv_backend": "c10d"}, {"main_training_function": "train"}),
+    *({"enable_cpu_affinity": True}, {"downcast_bf16": "yes"}, {"distributed_type": "FSDP"}, {"use_cpu": True}),
+    *({"mixed_precision": "bf16"}, {"debug": True}, {"compute_environment": "AMAZON_SAGEMAKER"}),
+    *({"fp8_config": {"backend": "TE"}}, {"deepspeed_config": {"zero_stage": 2}}, {"fsdp_config": {"fsdp_version": 2}}),
+    *({"parallelism_config": {"parallelism_config_tp_size": 2}}, {"megatron_lm_config": {"megatron_lm_tp_degree": 2}}),
+    *({"mpirun_config": {"mpirun_hostfile": "/h"}}, {"dynamo_config": {"dynamo_backend": "EAGER"}}),
+    *({"tpu_name": "a"}, {"tpu_zone": "a"}, {"tpu_use_cluster": True}, {"tpu_use_sudo": True}, {"command_file": "a"}),
+    *({"commands": ["a"]}, {"tpu_vm": ["a"]}, {"tpu_env": ["A=1"]}),
+)
+MEANS_NOTHING = {"same_network"}
+"""Machines meet in the same way in every network."""
+
+
+@pytest.mark.parametrize("more", FIELDS, ids=lambda more: next(iter(more)))
+def test_every_key_is_obeyed_told_or_refused(tmp_path: Path, more: dict[str, object]) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(more))
+
+    try:
+        found = read_settings(path).settings
+    except ConfigError as error:
+        assert next(iter(more)) in str(error)  # noqa: PT017  some of them are refused
+    else:
+        assert found.fields or found.variables or next(iter(more)) in " ".join(found.notices)
+
+
+def test_no_key_is_left_out_of_the_test_above() -> None:
+    assert {next(iter(more)) for more in FIELDS} | MEANS_NOTHING == set(ClusterConfig.__struct_fields__)
+
+
+def test_a_file_for_mpirun_starts_all_its_ranks_from_here(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    several = {"num_machines": 4, "machine_rank": 0, "main_process_ip": "10.0.0.1", "main_process_port": 29500}
+    mpirun = {"distributed_type": "MULTI_CPU", "mpirun_config": {"mpirun_hostfile": "/h"}}
+    path.write_text(yaml.safe_dump({**several, **mpirun, "num_processes": 16, "rdzv_backend": "static"}))
+
+    found = read_settings(path).settings
+
+    assert found.fields == {
+        "device": "cpu", "num_processes": 16, "backend": "mpi", "hostfile": "/h", "master_addr": "10.0.0.1"
+    }  # fmt: skip
+    why = "mpirun starts the ranks, on the hosts of mpirun_hostfile"
+    assert found.notices == (f"{path}: num_machines, main_process_port: no effect, {why}.",)
+
+
+def test_what_is_about_several_machines_means_nothing_on_one(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"main_process_ip": "10.0.0.1", "rdzv_backend": "c10d", "main_process_port": 29511}))
+
+    found = read_settings(path).settings
+
+    assert found.fields == {"use_port": 29511}
+    assert found.notices == (f"{path}: main_process_ip, rdzv_backend: no effect, num_machines is 1.",)
+
+
+def test_no_without_quotes_is_no_in_a_section_too(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("dynamo_config:\n  dynamo_backend: NO\n  dynamo_use_dynamic: no\n")
+
+    assert read_settings(path).settings.variables == {
+        "ACCELERATE_DYNAMO_BACKEND": "no", "ACCELERATE_DYNAMO_USE_DYNAMIC": "false"
+    }  # fmt: skip

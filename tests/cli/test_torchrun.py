@@ -83,7 +83,10 @@ def test_a_port_that_somebody_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"num_processes": 3, "num_machines": 2}, "--num-processes 3 does not divide among 2 machines"),
+        ({"num_processes": 3, "num_machines": 2}, "--num-machines 2: num_processes is 3, of all 2 machines together"),
+        ({"num_processes": None}, "--num-processes is left out, and torchrun has to be told"),
+        ({"num_machines": 2, "main_process_ip": None}, "--main-process-ip is left out"),
+        ({"gpu_ids": "0,,1"}, "--gpu-ids: '0,,1' has an empty entry"),
         ({"use_fsdp": True}, "--use-fsdp: sharded models"),
     ],
 )

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...protocol import environment
 from ..planning.checks import LOOPBACK_NAMES
 from .cluster_config import DYNAMO, NOT_SAID, PARALLELISM, ClusterConfig
-from .settings import Settings
+from .settings import Settings, listed_devices
 
 DISTRIBUTED_TYPES: dict[str, dict[str, object]] = {
     "NO": {},
@@ -46,19 +46,19 @@ USE_PARALLELISM = "ACCELERATE_USE_PARALLELISM_CONFIG"
 
 def settings_of(config: ClusterConfig, path: Path) -> Settings:
     """What `config`, of the file `path`, says about a launch. Raises ConfigError for what cannot be carried out."""
-    fields = _ranks_and_devices(config, path) | _machines(config)
-    precision = _word(config.mixed_precision)
+    fields = _ranks_and_devices(config, path) | (_by_mpirun(config) if _hostfile(config) else _machines(config))
+    precision = _word(config.mixed_precision).lower()
     if precision:
         fields["mixed_precision"] = precision
     if _flag(config, "debug", path):
         fields["debug"] = True
-    if config.mpirun_config and config.mpirun_config.get("mpirun_hostfile"):
-        fields |= {"backend": "mpi", "hostfile": str(config.mpirun_config["mpirun_hostfile"])}
     if _flag(config, "enable_cpu_affinity", path):
         raise ConfigError(f"{path}: enable_cpu_affinity is not part of this version: set it to false there.")
     variables = dict[str, str]()
     for section in (config.dynamo_config, config.parallelism_config):
         variables |= {VARIABLES[name]: text_of(value) for name, value in (section or {}).items() if value is not None}
+    if (config.dynamo_config or {}).get("dynamo_backend") is False:
+        variables[VARIABLES["dynamo_backend"]] = "no"  # without quotes in YAML
     if config.parallelism_config:
         variables[USE_PARALLELISM] = "true"
     return Settings(fields, variables, tuple(_without_effect(config, path)))
@@ -66,12 +66,22 @@ def settings_of(config: ClusterConfig, path: Path) -> Settings:
 
 def device_ids(text: str) -> tuple[int | str, ...] | None:
     """Accelerate's ``gpu_ids``: ``0,2``, or ``all``, which says nothing. ValueError for a list with a hole."""
-    if text.strip().lower() in ("", "all"):
-        return None
-    entries = [entry.strip() for entry in text.split(",")]
-    if not all(entries):
-        raise ValueError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
-    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+    return None if says_all(text) else listed_devices(text)
+
+
+def says_all(text: str) -> bool:
+    """Accelerate's word for all devices."""
+    return text.strip().lower() in ("", "all")
+
+
+def on_each_machine(num_processes: int, num_machines: int) -> int:
+    """Accelerate counts the processes of all machines, a launch those of each. ValueError where they do not divide."""
+    here, rest = divmod(num_processes, num_machines)
+    if rest or not here:
+        raise ValueError(
+            f"num_processes is {num_processes}, of all {num_machines} machines together; each is to have equally many"
+        )
+    return here
 
 
 def text_of(value: object) -> str:
@@ -113,27 +123,38 @@ def _ranks_and_devices(config: ClusterConfig, path: Path) -> dict[str, object]:
 
 
 def _num_processes_here(config: ClusterConfig, path: Path) -> int:
-    """Accelerate counts the processes of all machines, a launch those of each."""
-    if config.num_processes == NOT_SAID or config.num_machines < 1:
+    """Those of this launch: of this machine, or with mpirun of all hosts."""
+    if config.num_processes == NOT_SAID or config.num_machines <= 1 or _hostfile(config):
         return config.num_processes
-    here, rest = divmod(config.num_processes, config.num_machines)
-    if rest or not here:
-        raise ConfigError(
-            f"{path}: num_processes is {config.num_processes}, of all {config.num_machines} machines together; each is "
-            "to have equally many."
-        )
-    return here
+    try:
+        return on_each_machine(config.num_processes, config.num_machines)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}.") from error
 
 
 def _machines(config: ClusterConfig) -> dict[str, object]:
-    said = {
+    said: dict[str, tuple[object, object]] = {
         "num_nodes": (config.num_machines, 1),
-        "node_rank": (config.machine_rank, 0),
         "use_port": (config.main_process_port or None, None),
-        "rdzv_backend": (config.rdzv_backend or "static", "static"),
-        "master_addr": (config.main_process_ip or LOOPBACK_NAMES[0], LOOPBACK_NAMES[0]),
     }
+    if config.num_machines != 1:
+        said |= {
+            "node_rank": (config.machine_rank, 0),
+            "rdzv_backend": (config.rdzv_backend or "static", "static"),
+            "master_addr": (config.main_process_ip or LOOPBACK_NAMES[0], LOOPBACK_NAMES[0]),
+        }
     return {name: value for name, (value, unsaid) in said.items() if value != unsaid}
+
+
+def _by_mpirun(config: ClusterConfig) -> dict[str, object]:
+    fields: dict[str, object] = {"backend": "mpi", "hostfile": _hostfile(config)}
+    if config.main_process_ip and config.main_process_ip not in LOOPBACK_NAMES:
+        fields["master_addr"] = config.main_process_ip
+    return fields
+
+
+def _hostfile(config: ClusterConfig) -> str:
+    return str((config.mpirun_config or {}).get("mpirun_hostfile") or "")
 
 
 def _without_effect(config: ClusterConfig, path: Path) -> list[str]:
@@ -144,13 +165,30 @@ def _without_effect(config: ClusterConfig, path: Path) -> list[str]:
     }
     if config.mixed_precision != "fp8":
         reasons["fp8_config"] = "mixed_precision is not fp8"
+    reasons |= _without_effect_on_machines(config)
     tpu = [name for name in config.__struct_fields__ if name.startswith(("tpu_", "command"))]
     reasons |= dict.fromkeys(tpu, "it concerns TPU pods")
+    reasons["downcast_bf16"] = "it concerns TPUs"
+    if config.main_training_function != "main":
+        reasons["main_training_function"] = "a script runs as a whole"
     told: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         if not _is_unsaid(getattr(config, name)):
             told.setdefault(reason, []).append(name)
     return [f"{path}: {', '.join(names)}: no effect, {reason}." for reason, names in told.items()]
+
+
+def _without_effect_on_machines(config: ClusterConfig) -> dict[str, str]:
+    default = ClusterConfig()
+    if _hostfile(config):
+        names = ["num_machines", "machine_rank", "main_process_port", "rdzv_backend"]
+        reason = "mpirun starts the ranks, on the hosts of mpirun_hostfile"
+    elif config.num_machines == 1:
+        names, reason = ["machine_rank", "main_process_ip", "rdzv_backend"], "num_machines is 1"
+    else:
+        return {}
+    said = [name for name in names if getattr(config, name) not in (getattr(default, name), LOOPBACK_NAMES[0])]
+    return dict.fromkeys(said, reason)
 
 
 def _is_unsaid(value: object) -> bool:
@@ -174,7 +212,8 @@ def _flag(config: ClusterConfig, name: str, path: Path) -> bool:
 
 def variables_of(options: Mapping[str, object]) -> dict[str, str]:
     """The variables that options by Accelerate's names stand for; those left out, None or False, for none."""
-    given = {name: value for name, value in options.items() if name in VARIABLES and value not in (None, False)}
+    said = {name: value for name, value in options.items() if value is not None and value is not False}
+    given = {name: value for name, value in said.items() if name in VARIABLES}
     variables = {VARIABLES[name]: text_of(value) for name, value in given.items()}
     if options.get("use_parallelism_config") or any(name.startswith("parallelism_config") for name in given):
         variables[USE_PARALLELISM] = "true"

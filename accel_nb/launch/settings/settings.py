@@ -89,6 +89,14 @@ def request_from(
     return LaunchRequest(**fields)  # type: ignore[arg-type]  # by the types of arguments and options
 
 
+def listed_devices(text: str) -> tuple[int | str, ...]:
+    """``0,GPU-4f`` as `LaunchRequest` has it. ValueError for a list with a hole."""
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entries):
+        raise ValueError(f"{text!r} has an empty entry; write positions or ids, as in 3,1")
+    return tuple(int(entry) if entry.isdecimal() else entry for entry in entries)
+
+
 @contextlib.contextmanager
 def naming_the_file(request: LaunchRequest) -> Iterator[None]:
     """A refusal within tells which of the request's settings nobody has typed."""
