@@ -27,7 +27,7 @@ from ..remote.joined_group import JoinedGroup
 from .following import Following
 from .notes import keys_for, new_salt, note_text, published, read_notes, understood, unlike
 from .rendezvous import Rendezvous
-from .starter import NodeStarter
+from .starter import EVIDENCE_S, NodeStarter
 
 _NO_VALUES = (
     "what ranks of other nodes return stays there: anybody who can reach the meeting point could have sent it. Give "
@@ -187,7 +187,7 @@ class NodesGroup:
             )
         notices = attempt.notices if self._rendezvous.point.id != NO_ID else (*attempt.notices, _NO_VALUES)
         part = replace(attempt, payload_fd=self._payload_fd, notices=notices)
-        return JoinedGroup(part, hub, NodeStarter(process, notes, str(log_file)))
+        return JoinedGroup(part, hub, NodeStarter(process, notes, str(log_file)), evidence_s=EVIDENCE_S)
 
     def _followed(self, notes: list[NodeNote]) -> RankGroup:
         contact = understood(notes[0].contact, self._rendezvous.point.id)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from ....protocol.nodes import NodeNote
 from ...processes import is_readable
 
+EVIDENCE_S = 0.5
+"""What there is to say of an agent elsewhere is known at once; that here leaves its exit."""
 _ENDS_S = 10.0
 """A released agent waits for its keeper, which gives itself five seconds for what is left of the run."""
 

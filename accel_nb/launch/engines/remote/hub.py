@@ -20,8 +20,8 @@ from ....protocol.remote import Contact
 from .keys import Keys, new_keys
 from .reaching import place
 
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 8_000
+HEARTBEAT_MS = 1_000
+HEARTBEAT_TIMEOUT_MS = 6_000
 """A machine that has not answered for so long is gone. ZeroMQ's own thread answers, also of a busy interpreter."""
 QUEUED_FRAMES = 16
 """Waiting to be sent on one connection, of up to 1 MiB each."""

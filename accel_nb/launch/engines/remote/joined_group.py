@@ -12,6 +12,7 @@ from ....protocol.wire import Skipped
 from ..engine import Attempt
 from .hub import Hub
 from .joining import Joining
+from .losses import EVIDENCE_S
 from .mailbox import Mailbox
 from .starter import AgentStarter
 
@@ -21,12 +22,22 @@ class JoinedGroup:
     is closed.
     """
 
-    def __init__(self, attempt: Attempt, hub: Hub, starter: AgentStarter, *, start_s: float | None = None) -> None:
-        """`start_s`: how long to wait for the agents; None: as long as the plan allows ranks to start."""
+    def __init__(
+        self,
+        attempt: Attempt,
+        hub: Hub,
+        starter: AgentStarter,
+        *,
+        start_s: float | None = None,
+        evidence_s: float = EVIDENCE_S,
+    ) -> None:
+        """`start_s`: how long to wait for the agents; None: as long as the plan allows ranks to start. `evidence_s`:
+        how long the engine may take to find out why a connection has broken, before the loss is told.
+        """
         self._said: Mailbox[KeeperMessage] = Mailbox()
         self._asked: Mailbox[RunCommand] = Mailbox()
         self._fds: deque[int] = deque()
-        self._joining = Joining(attempt, hub, starter, self._said, self._asked, start_s=start_s)
+        self._joining = Joining(attempt, hub, starter, self._said, self._asked, start_s=start_s, evidence_s=evidence_s)
         self._thread = threading.Thread(
             target=self._joining.run, name=f"accel_nb join {attempt.plan.run_id}", daemon=True
         )

@@ -73,6 +73,7 @@ class Joining:
         asked: Mailbox[RunCommand],
         *,
         start_s: float | None = None,
+        evidence_s: float,
     ) -> None:
         self.answered = False
         """For any thread: the keepers have the run."""
@@ -97,7 +98,7 @@ class Joining:
         self._phase: Phase = "gathering"
         self._killed = False
         self._begun_s = time.monotonic()
-        self._losses = LossWatch(self._seats, starter)
+        self._losses = LossWatch(self._seats, starter, evidence_s)
         self._leave_until_s = float("inf")
         self._stacks = StackRound(self._seats, said)
 

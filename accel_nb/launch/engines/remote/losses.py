@@ -20,8 +20,10 @@ the cause can be told.
 class LossWatch:
     """Of one attempt. Used by the thread that joins the keepers."""
 
-    def __init__(self, seats: Sequence[Seat], starter: AgentStarter) -> None:
+    def __init__(self, seats: Sequence[Seat], starter: AgentStarter, evidence_s: float = EVIDENCE_S) -> None:
+        """`evidence_s`: how long the engine may take to find out why a connection has broken."""
         self._seats = seats
+        self._evidence_s = evidence_s
         self._starter = starter
         self._next_beat_s = 0.0
         self._gone_since_s = float("inf")
@@ -39,7 +41,7 @@ class LossWatch:
                 continue
             if seat.number in gone and now >= self._gone_since_s + ALL_BREAK_S:
                 lost.append((seat, gone[seat.number]))
-            elif seat.broken_s is not None and now >= seat.broken_s + EVIDENCE_S:
+            elif seat.broken_s is not None and now >= seat.broken_s + self._evidence_s:
                 lost.append((seat, self._starter.evidence(seat.number)))
         return lost
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,12 +60,9 @@ def test_the_death_of_node_0_is_named_on_the_others_and_leaves_nothing(nodes: No
 
 def test_a_node_whose_network_is_cut_is_named(nodes: Nodes, cells: list[str]) -> None:
     first, second = nodes.all
-    began_s = time.monotonic()
-
     second.host.cut()
 
     executed = nodes.collect(cells)
-    print(f"told after {time.monotonic() - began_s:.1f} s")
     assert [one.ename for one in executed] == ["RunFailed", "RunFailed"]
     assert "node 1 (host-1)" in executed[0].evalue
     assert "the connection to the kernel of node 0, which leads the run, is gone" in executed[1].evalue
