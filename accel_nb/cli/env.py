@@ -26,7 +26,9 @@ _IN_ADDRESS = re.compile(r"://[^/\s@]*@")
 """User and password in an address."""
 _LONG_WORD = re.compile(r"\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}\b")
 """What looks like a token: no setting of ours or of torch's has a word of 32 characters with letters and digits."""
-_GPU_ID = re.compile(r"(GPU|MIG)-[0-9a-f-]+", re.IGNORECASE)
+_GPU_ID = re.compile(r"(?:GPU-|MIG-){1,2}[0-9a-f-]+", re.IGNORECASE)
+_IN_PAIR = re.compile(r"([\w-]*(?:token|key|secret|passw|credential|auth|signature)[\w-]*=)[^&;,\s]+", re.IGNORECASE)
+"""A name that speaks of secrets, and its value, as behind the question mark of an address."""
 _FREE_TEXT = frozenset({"commands", "command_file", "tpu_env", "tpu_name", "tpu_zone", "tpu_vm"})
 """Keys of a configuration that may hold anything."""
 
@@ -50,8 +52,8 @@ def without_secrets(name: str, value: str) -> str:
     """`value` of the setting `name` as it may be shown to anybody."""
     if _SECRET_NAME.search(name):
         return HIDDEN
-    value = _IN_ADDRESS.sub(f"://{HIDDEN}@", value)
-    return value if _GPU_ID.search(value) else _LONG_WORD.sub(HIDDEN, value)
+    value = _IN_PAIR.sub(rf"\1{HIDDEN}", _IN_ADDRESS.sub(f"://{HIDDEN}@", value))
+    return _LONG_WORD.sub(lambda word: word[0] if _GPU_ID.fullmatch(word[0]) else HIDDEN, value)
 
 
 def _facts(path: Path | None) -> Iterator[Fact]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -85,6 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands[options.command].refuse_unknown(unknown)
     try:
         status: int = COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read our output has stopped, as head does. The interpreter flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except AccelNbError as error:
         sys.stdout.flush()
         sys.stderr.write(f"accel-nb {options.command}: {error}\n")

@@ -25,7 +25,7 @@ _HELP = {
     "use_port": "a fixed port for the ranks' store; left out: a free one",
     "master_addr": "address of node 0 that the other machines reach",
     "node_rank": "number of this machine, from 0 on",
-    "num_nodes": "number of machines, on each of which the same launch is made; the number of processes is that of each",
+    "num_nodes": "number of machines, each of which makes this launch; the number of processes is that of each",
     "rdzv_backend": "torch's rendezvous of several machines: static, or c10d",
     "rdzv_endpoint": "where they meet: address:port, in place of --master-addr and --use-port",
     "rdzv_conf": "settings of that rendezvous: timeout=300",

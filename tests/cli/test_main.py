@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -49,6 +50,19 @@ def test_arguments_that_are_never_right_end_with_2() -> None:
     assert done.stderr.startswith("accel-nb doctor: num_processes=0: give a whole number")
     assert done.returncode == 2
     assert accel_nb("dance").returncode == 2
+
+
+def test_output_that_nobody_reads_any_more_ends_the_command_quietly() -> None:
+    recording = PROJECT / "tests" / "fixtures" / "runs" / "success.jsonl"
+    closed, ours = os.pipe()
+    os.close(closed)
+    with os.fdopen(ours, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "accel_nb.cli", "replay", str(recording)],
+            cwd=PROJECT, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_the_command_has_a_version_and_help() -> None:

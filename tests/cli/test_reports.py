@@ -123,6 +123,12 @@ def test_a_report_can_be_json_and_tells_a_broken_configuration(
             "GPU-4f2a77aa-1111-2222-3333-444444444444",
             "GPU-4f2a77aa-1111-2222-3333-444444444444",
         ),
+        (
+            "CUDA_X",
+            "GPU-4f2a77aa-1111-2222-3333-444444444444 hf_" + "a1" * 20,
+            "GPU-4f2a77aa-1111-2222-3333-444444444444 " + HIDDEN,
+        ),
+        ("PLACE", "http://host/logs?api_key=short&x=1", f"http://host/logs?api_key={HIDDEN}&x=1"),
         ("NCCL_SOCKET_IFNAME", "eth0", "eth0"),
     ],
 )
