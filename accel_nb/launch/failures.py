@@ -174,7 +174,8 @@ def cause_first(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
 
 
 def _rank_of_cause(failure: RankFailure) -> tuple[bool, bool, bool, float]:
-    is_as_most = bool(failure.differing) and failure.rank not in failure.differing
+    differing = failure.differing or ()
+    is_as_most = bool(differing) and failure.rank not in differing
     return failure.kind == "stopped", failure.consequence, is_as_most, failure.time_s
 
 
