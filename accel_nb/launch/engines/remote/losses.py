@@ -36,7 +36,8 @@ class LossWatch:
         self._beat(gone, now)
         self._gone_since_s = min(self._gone_since_s, now) if gone else float("inf")
         lost: list[tuple[Seat, str]] = []
-        for seat in sorted(self._seats, key=lambda one: _follows(one, gone)):
+        # Who was ended for another's sake has said so.
+        for seat in sorted(self._seats, key=lambda one: one.reason != ""):
             if seat.has_left or seat.is_there:
                 continue
             if seat.number in gone and now >= self._gone_since_s + ALL_BREAK_S:
@@ -59,9 +60,3 @@ class LossWatch:
                 # Nobody holds it any more.
                 seat.send(Release())
                 seat.notice_break(now)
-
-
-def _follows(seat: Seat, gone: Mapping[int, str]) -> tuple[bool, bool]:
-    """Who was ended for another's sake says so, or is not the process that the engine names."""
-    named = seat.hello is not None and str(seat.hello.pid) in gone.get(seat.number, "")
-    return seat.reason != "", not named
