@@ -33,6 +33,8 @@ from tests.notebook_kernel import NotebookKernel
 
 from .panel_page import PanelPage
 
+pytestmark = pytest.mark.kernels
+
 TWO_RANKS = "%%accelerate --num-processes 2 --device cpu"
 SLEEPS = f"{TWO_RANKS}\nimport time\nprint('up')\ntime.sleep(600)"
 COUNTS = (
