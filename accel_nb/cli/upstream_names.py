@@ -15,7 +15,6 @@ SAME_AS = {
     "main_process_port": ("use_port", int),
     "main_process_ip": ("master_addr", str),
     "machine_rank": ("node_rank", int),
-    "mpirun_hostfile": ("hostfile", str),
 }
 """Accelerate's name -> ours, and how its value is read."""
 DEVICES = {"cpu": "cpu", "multi_gpu": "cuda", "tpu": "tpu"}
@@ -105,6 +104,10 @@ def add_upstream_options(parser: argparse.ArgumentParser) -> None:
         *spellings("num_machines"), type=int, metavar="N", default=argparse.SUPPRESS,
         help="the same as --num-nodes, but then the number of processes is that of all machines together",
     )  # fmt: skip
+    group.add_argument(
+        *spellings("mpirun_hostfile"), metavar="FILE", default=argparse.SUPPRESS,
+        help="the same as --backend mpi --hostfile FILE",
+    )  # fmt: skip
     for name, reason in HAS_NO_EFFECT.items():
         short = ["-q"] if name == "quiet" else []
         group.add_argument(*short, *spellings(name), action="store_true", help=f"changes nothing: {reason}")
@@ -132,6 +135,19 @@ def upstream_fields(options: argparse.Namespace) -> dict[str, object]:
     for name, reason in {**REFUSED_FLAGS, **REFUSED}.items():
         if given.get(name) not in (None, False):
             raise InvalidArgument(f"{spellings(name)[0]}: {reason}. Leave it out.")
+    fields = _devices(given)
+    if "mpirun_hostfile" in given:
+        if given.get("backend", "mpi") != "mpi" or "hostfile" in given:
+            raise InvalidArgument("--mpirun-hostfile means --backend mpi --hostfile: leave it out, or the others.")
+        fields |= {"backend": "mpi", "hostfile": given["mpirun_hostfile"]}
+    if "num_machines" in given:
+        fields |= _on_each_machine(given)
+    if variables := variables_of(given):
+        fields["env"] = variables
+    return fields
+
+
+def _devices(given: Mapping[str, Any]) -> dict[str, object]:
     fields: dict[str, object] = {}
     asked = [name for name in DEVICES if given.get(name)]
     kinds = {DEVICES[name] for name in asked} | ({str(given["device"])} if "device" in given else set())
@@ -144,10 +160,6 @@ def upstream_fields(options: argparse.Namespace) -> dict[str, object]:
         if "devices" in given:
             raise InvalidArgument("--gpu-ids and --devices say the same: leave one of them out.")
         fields["devices"] = given["gpu_ids"]
-    if "num_machines" in given:
-        fields |= _on_each_machine(given)
-    if variables := variables_of(given):
-        fields["env"] = variables
     return fields
 
 

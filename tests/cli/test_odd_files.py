@@ -13,6 +13,7 @@ from accel_nb.cli.launch import request_of
 from accel_nb.cli.main import main, parsers
 from accel_nb.cli.settings_file import chosen_file
 from accel_nb.errors import ConfigError
+from accel_nb.launch.planning.planner import make_plan
 from accel_nb.launch.settings.cluster_config import ClusterConfig, config_of, load_config_from_file, read_mapping
 from accel_nb.launch.settings.settings_file import read_settings
 from accel_nb.protocol.hardware import NodeHardware
@@ -180,6 +181,20 @@ def test_a_refusal_names_the_file_that_says_so(tmp_path: Path, capsys: pytest.Ca
         (line,) = capsys.readouterr().err.splitlines()
         assert "use_port=70000: a port is a whole number" in line
         assert line.endswith(f" From {path}: device, use_port.")
+
+
+def test_the_settings_of_several_machines_are_told_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    several = {"num_machines": 2, "num_processes": 4, "main_process_ip": "10.0.0.1", "main_process_port": 29511}
+    path.write_text(yaml.safe_dump({**several, "use_cpu": True}))
+    hardware = NodeHardware(host="here", cpu_count=4, memory_bytes=1 << 30, memory_available_bytes=1 << 30)
+
+    plan = make_plan(launched(path, "--machine-rank 1"), hardware, kernel_env={}, run_id="r")
+
+    assert plan.reasons[0] == (
+        f"Settings: num_processes, num_nodes, device, master_addr and use_port from {path}, node_rank from the command "
+        "line, the rest are defaults."
+    )
 
 
 FIELDS = (

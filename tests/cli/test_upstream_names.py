@@ -49,6 +49,15 @@ def test_a_number_that_is_0_is_passed_on_and_not_taken_for_unsaid() -> None:
     assert request.env == {"OMP_NUM_THREADS": "0", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "0"}
 
 
+def test_their_host_file_means_mpirun() -> None:
+    request = asked("--mpirun_hostfile /h --num_processes 4")
+
+    assert (request.backend, request.hostfile, request.num_processes) == ("mpi", "/h", 4)
+    for other in ("--backend local", "--hostfile /i"):
+        with pytest.raises(InvalidArgument, match="--mpirun-hostfile means --backend mpi --hostfile"):
+            asked(f"--mpirun_hostfile /h {other}")
+
+
 def test_accelerates_short_options_are_known() -> None:
     assert asked("-q") == asked("")
     with pytest.raises(InvalidArgument, match="--tee: output always goes"):

@@ -17,8 +17,9 @@ CROWDED = 0.10
 """Memory held by others above this share of a device is told."""
 
 _SETTINGS = (
-    "num_processes", "device", "devices", "backend", "mixed_precision", "use_port", "max_restarts", "monitor_interval",
-    "log_line_prefix_template", "env", "debug", "on_failure", "start_method", "returns", "dry_run",
+    "num_processes", "num_nodes", "node_rank", "device", "devices", "backend", "hostfile", "mixed_precision",
+    "master_addr", "use_port", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id", "max_restarts",
+    "monitor_interval", "log_line_prefix_template", "env", "debug", "on_failure", "start_method", "returns", "dry_run",
     "memory_snapshot", "timeouts",
 )  # fmt: skip
 
