@@ -28,7 +28,11 @@ ADOPTED = [(True, False, True, 3.0)] * 2
 
 
 def settle_servers() -> None:
-    """Until no server imports any more: the next launch would start from one that has come to be ready meanwhile."""
+    """Until no server imports any more: the next launch would start from one that has come to be ready meanwhile.
+
+    A launch first: each test has variables of its own (pytest's), so that a server is started for them.
+    """
+    on_ranks(code.opens_none)
     for server in list(POOL._servers.values()):
         with contextlib.suppress(ServerFailed):
             server.poll_ready(READY_S)
