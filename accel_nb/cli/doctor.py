@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import InvalidArgument
 from ..launch.doctor.examination import examine
 from ..protocol.diagnosis import Diagnosis
 from .options import device_list
@@ -31,7 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when nothing is wrong, else 1. Raises PlanError for arguments that cannot be carried out."""
+    """0 when nothing is wrong, else 1. Raises PlanError for arguments that cannot be carried out, InvalidArgument for
+    those of a self-test that is not wanted.
+    """
+    chosen = {
+        "--num-processes": options.num_processes is not None,
+        "--device": options.device != "auto",
+        "--devices": options.devices is not None,
+    }
+    if options.no_self_test and any(chosen.values()):
+        names = " and ".join(name for name, is_chosen in chosen.items() if is_chosen)
+        raise InvalidArgument(f"{names} chooses ranks of the self-test, and --no-self-test starts none: leave one out.")
     found = examine(options.num_processes, options.device, options.devices, with_self_test=not options.no_self_test)
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")

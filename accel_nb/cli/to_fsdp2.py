@@ -48,6 +48,9 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{options.config_file} is for version {VERSION} already; nothing was written.\n")
         return 0
     converted, left_out = convert(config)
+    if converted == config:
+        sys.stdout.write(f"{options.config_file} says nothing of FSDP; nothing was written.\n")
+        return 0
     write_mapping(target, converted)
     for name in left_out:
         sys.stdout.write(f"{name} is left out: {GONE[name]}.\n")

@@ -25,6 +25,16 @@ def test_a_terminal_shows_the_same_words() -> None:
         assert words in text
 
 
+@pytest.mark.parametrize(
+    "words", [["--device", "cpu"], ["--devices", "0"], ["--num-processes", "2"]], ids=lambda words: words[0]
+)
+def test_ranks_of_a_self_test_that_is_not_wanted_are_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["doctor", "--no-self-test", *words]) == 2
+    assert f"{words[0]} chooses ranks of the self-test, and --no-self-test starts none" in capsys.readouterr().err
+
+
 def test_a_list_of_devices_with_a_hole_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["doctor", "--devices", "0,,1"])

@@ -253,7 +253,10 @@ def test_every_command_has_a_help_that_shows_each_option_once(capsys: pytest.Cap
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])
 
-        assert "--num_processes" not in capsys.readouterr().out
+        text = capsys.readouterr().out
+        options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+        assert len(options) == len(set(options))
+        assert [option for option in options if "_" in option] == []
 
 
 def test_a_configuration_is_converted_to_version_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,6 +272,16 @@ def test_a_configuration_is_converted_to_version_2(tmp_path: Path, capsys: pytes
     assert "fsdp_use_orig_params is left out: version 2 always does it." in capsys.readouterr().out
     assert main(["to-fsdp2", "--config-file", str(target), "--overwrite"]) == 0
     assert "is for version 2 already; nothing was written" in capsys.readouterr().out
+
+
+def test_a_configuration_without_fsdp_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plain.yaml"
+    path.write_text("num_processes: 2 # mine\n")
+
+    assert main(["to-fsdp2", "--config-file", str(path), "--overwrite"]) == 0
+
+    assert capsys.readouterr().out == f"{path} says nothing of FSDP; nothing was written.\n"
+    assert path.read_text() == "num_processes: 2 # mine\n"
 
 
 @pytest.mark.parametrize(
