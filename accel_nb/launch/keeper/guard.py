@@ -11,10 +11,12 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import shutil
 import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from .. import processes
@@ -55,17 +57,25 @@ def guarded_in_fork(num_ranks: int, kernel_fd: int, run: socket.socket, log_fd: 
 
 
 def guarded_beside_agent(
-    ranks: Sequence[int], num_ranks: int, agent_fd: int, run: socket.socket, *, kept_fds: Sequence[int], forks: bool
+    ranks: Sequence[int],
+    num_ranks: int,
+    agent_fd: int,
+    run: socket.socket,
+    *,
+    kept_fds: Sequence[int],
+    forks: bool,
+    folder: Path | None,
 ) -> NoReturn:
     """Everything a fork of an agent does as guard, and what that forks does as the keeper of `ranks`: the agent is its
     kernel. `agent_fd`: pidfd. `kept_fds`: what the ranks are to inherit. `forks`: ranks are forks, else interpreters.
+    `folder`: of the agent, removed in its place when it is killed.
     """
     code = 70
     try:
         os.setpgid(0, 0)
         _speak_into(_STDERR)
         close_all_but({agent_fd, run.fileno(), *kept_fds})
-        stand_guard(agent_fd)
+        stand_guard(agent_fd, folder)
         os.setpgid(0, 0)
         if forks:
             # The ranks, its forks, find it there.
@@ -80,8 +90,9 @@ def guarded_beside_agent(
         os._exit(code)
 
 
-def stand_guard(kernel_fd: int) -> None:
+def stand_guard(kernel_fd: int, folder: Path | None = None) -> None:
     """Fork and return in the child, which is to become the keeper; it dies with the guard until its run begins.
+    `folder` is removed where the kernel cannot do so any more.
 
     The caller becomes the guard and never returns: it ends once the keeper has ended, with that one's exit code. It
     must be a process that nobody else uses.
@@ -98,6 +109,8 @@ def stand_guard(kernel_fd: int) -> None:
         # The keeper's end of the run's channel must close with the keeper.
         close_all_but({kernel_fd})
         code = _until_over(keeper_pid, kernel_fd)
+        if folder is not None and processes.is_readable(kernel_fd):
+            shutil.rmtree(folder, ignore_errors=True)
     except BaseException:  # noqa: BLE001  must not return into the kernel's stack
         traceback.print_exc()
     finally:

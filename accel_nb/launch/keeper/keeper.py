@@ -28,7 +28,6 @@ from ...protocol.commands import (
     Release,
     RunCommand,
     RunOrder,
-    Stacks,
     Stop,
     ToRanks,
     Value,
@@ -51,14 +50,14 @@ from .. import processes
 from ..channel import Channel
 from ..payload.memory_file import read_header
 from .event_stream import EventStream
-from .kept_ranks import tell_opened_group, tell_ranks
 from .orders import rank_order
 from .rank_process import PARTIAL_LINE_S, RankProcess
 from .run_store import RunStore
 from .run_watch import RunWatch
 from .searches import SearchWatch
-from .stacks import RankStacks, StackDesk
+from .stacks import StackDesk
 from .stopping import KILLED_ENDS_S, Escalation, in_context
+from .telling import tell_opened_group, tell_ranks, tell_stacks
 
 SETTLE_S = 0.5
 """After the first failure the other ranks get this long to report theirs: one cause, or the same error everywhere."""
@@ -128,7 +127,7 @@ class Keeper:
             case Stop():
                 self._stop(command.by, command.grace_s)
             case DumpStacks():
-                self._stacks.ask(self._ranks, self._send_stacks)
+                self._stacks.ask(self._ranks, partial(tell_stacks, self._channel))
             case ToRanks() | InterruptRanks():
                 tell_ranks(command, self._ranks, self._channel)
             case Release():
@@ -331,9 +330,6 @@ class Keeper:
         self._ended = True
 
     # ---- towards the kernel
-
-    def _send_stacks(self, stacks: dict[int, RankStacks]) -> None:
-        self._channel.send(Stacks(text_by_rank={rank: texts.readable for rank, texts in stacks.items()}))
 
     def _timeout_s(self) -> float | None:
         """Until the next thing that no descriptor announces."""

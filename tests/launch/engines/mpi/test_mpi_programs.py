@@ -91,10 +91,13 @@ def test_each_has_its_own_host_file() -> None:
 
 
 def test_the_ssh_that_mpirun_uses_is_the_one_that_is_checked() -> None:
-    variables = {"OMPI_MCA_plm_rsh_agent": "/opt/ssh -q : rsh", "HYDRA_LAUNCHER_EXEC": "/opt/hydra-ssh"}
+    variables = {
+        "OMPI_MCA_plm_rsh_agent": "/usr/local/bin/ssh-in -q : rsh",
+        "HYDRA_LAUNCHER_EXEC": "/usr/local/bin/hydra-ssh",
+    }
 
-    assert MpiProgram("", "Open MPI", "4.1.4").ssh(variables) == "/opt/ssh"
-    assert MpiProgram("", "MPICH", "4.0.2").ssh(variables) == "/opt/hydra-ssh"
+    assert MpiProgram("", "Open MPI", "4.1.4").ssh(variables) == "/usr/local/bin/ssh-in"
+    assert MpiProgram("", "MPICH", "4.0.2").ssh(variables) == "/usr/local/bin/hydra-ssh"
     assert MpiProgram("", "Intel MPI", "2021.18").ssh(variables) == "ssh"
 
 

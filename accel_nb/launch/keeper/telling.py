@@ -1,17 +1,18 @@
 """What a keeper passes on between the kernel and its ranks besides the run itself: messages to ranks that are kept from
-cell to cell, and what may be known of the next launch.
+cell to cell, stacks, and what may be known of the next launch.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ...protocol.commands import GroupOpened, InterruptRanks, RunCell, RunCommand, ToRanks
+from ...protocol.commands import GroupOpened, InterruptRanks, RunCell, RunCommand, Stacks, ToRanks
 from ...protocol.ledger import LedgerPage
 from ..channel import Channel
 from .rank_process import RankProcess
+from .stacks import RankStacks
 
 
 def tell_ranks(command: ToRanks | InterruptRanks, ranks: Sequence[RankProcess], kernel: Channel[RunCommand]) -> None:
@@ -26,6 +27,11 @@ def tell_ranks(command: ToRanks | InterruptRanks, ranks: Sequence[RankProcess], 
         rank.channel.send(command.message, fds)
     for fd in fds:
         os.close(fd)
+
+
+def tell_stacks(kernel: Channel[RunCommand], stacks: Mapping[int, RankStacks]) -> None:
+    """What was asked for."""
+    kernel.send(Stacks(text_by_rank={rank: texts.readable for rank, texts in stacks.items()}))
 
 
 def tell_opened_group(page: LedgerPage, kernel: Channel[RunCommand]) -> None:
