@@ -14,7 +14,7 @@ import binascii
 
 import msgspec
 
-from .commands import Command, KeeperMessage, RunCommand, Surroundings
+from .commands import Command, DumpStacks, KeeperMessage, Pull, Release, RunOrder, Stop, Surroundings
 from .events import RankFailed, RankFinished, Restarting, RunEnded
 from .plan import StartMethod
 
@@ -79,6 +79,8 @@ class AgentHello(Command, frozen=True, kw_only=True, tag="agent_hello"):
     """Its clock, by which failures of its ranks are ordered."""
     has_payload: bool = False
     """It needs none from the kernel."""
+    word: str = ""
+    """As in its `Summons`."""
 
 
 class MeetAt(Command, frozen=True, kw_only=True, tag="meet_at"):
@@ -151,9 +153,11 @@ class Summons(msgspec.Struct, frozen=True, kw_only=True):
     """Number of its machine; None: the kernel numbers the machines."""
     surroundings: Surroundings | None = None
     """What its ranks take over; None: what the kernel has."""
+    word: str = ""
+    """By which the kernel knows this agent from others that may have its contact; empty: nobody else has that."""
     own: OwnPart | None = None
     """Of the kernel that has started it, where that is not the one it answers to; None: there is none."""
 
 
-HubMessage = RunCommand | MeetAt | Refused | RunOver
+HubMessage = RunOrder | Pull | Stop | DumpStacks | Release | MeetAt | Refused | RunOver
 AgentMessage = KeeperMessage | AgentHello | Met | FilePart | AgentEnded | AgentFailed | StopAsked

@@ -6,13 +6,14 @@ meeting ──Placed──▶ introduced ──Met──▶ node 0: joins the ke
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from ....errors import AccelNbError
-from ....protocol.commands import EventBatch, KeeperMessage, RunCommand, Stop, Value
+from ....protocol.commands import EventBatch, KeeperMessage, RunCommand, Stop
 from ....protocol.events import Notice, Restarting
 from ....protocol.nodes import MeetingNews, Met, NodeNote, NotMet, Placed
 from ....protocol.remote import Summons
@@ -24,6 +25,7 @@ from ..local import base_variables
 from ..remote.agent import start_agent
 from ..remote.hub import Hub
 from ..remote.joined_group import JoinedGroup
+from ..remote.trust import Trust
 from .following import Following
 from .notes import keys_for, new_salt, note_text, published, read_notes, understood, unlike
 from .rendezvous import Rendezvous
@@ -76,9 +78,6 @@ class NodesGroup:
         if self._inner is None:
             return messages
         for message in self._inner.receive():
-            if isinstance(message, Value) and not self._may_load(message):
-                os.close(self._inner.take_fd())
-                continue
             if isinstance(message, EventBatch):
                 self._restarts = self._restarts or any(isinstance(event, Restarting) for event in message.events)
             messages.append(message)
@@ -182,12 +181,15 @@ class NodesGroup:
         self._hub = None
         log_file = server_log()
         with log_file.open("ab") as log:
-            process = start_agent(
-                Summons(contact=hub.contact, seat=0, node=0), variables=base_variables(attempt), output=log.fileno()
-            )
-        notices = attempt.notices if self._rendezvous.point.id != NO_ID else (*attempt.notices, _NO_VALUES)
+            word = secrets.token_hex()
+            summons = Summons(contact=hub.contact, seat=0, node=0, word=word)
+            process = start_agent(summons, variables=base_variables(attempt), output=log.fileno())
+        open_to_all = self._rendezvous.point.id == NO_ID
+        notices = (*attempt.notices, _NO_VALUES) if open_to_all else attempt.notices
         part = replace(attempt, payload_fd=self._payload_fd, notices=notices)
-        return JoinedGroup(part, hub, NodeStarter(process, notes, str(log_file)), evidence_s=EVIDENCE_S)
+        starter = NodeStarter(process, notes, str(log_file))
+        trust = Trust(words={0: word}) if open_to_all else Trust()
+        return JoinedGroup(part, hub, starter, evidence_s=EVIDENCE_S, trust=trust)
 
     def _followed(self, notes: list[NodeNote]) -> RankGroup:
         contact = understood(notes[0].contact, self._rendezvous.point.id)
@@ -198,10 +200,6 @@ class NodesGroup:
         number = f" {point.node_rank}" if point.backend == "static" else ""
         who = f"node{number} ({self._rendezvous.name})"
         return f"{who} waits for the others of {point.num_nodes} at {point.shown}, at most {within_s:g} s."
-
-    def _may_load(self, value: Value) -> bool:
-        """Nothing is unpickled that somebody else could have sent."""
-        return self._rendezvous.point.id != NO_ID or value.rank // self._num_own == self._node
 
     def _who(self) -> str:
         number = self._node if self._node >= 0 else self._rendezvous.point.node_rank

@@ -10,11 +10,14 @@ killed, the keeper sees that as its kernel's death.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
 
 import msgspec
 
@@ -22,6 +25,7 @@ from ....protocol import environment
 from ....protocol.remote import AgentFailed, Summons
 from ...interpreter import start_interpreter
 from ...keeper.guard import guarded_beside_agent
+from ...payload.memory_file import new_file
 from .witness import Witness
 
 _FAILED = 1
@@ -34,29 +38,28 @@ def start_agent(
     cannot tell the kernel. The caller owns the process, which ends by itself. `witness_fds`, borrowed: where this
     process is the kernel of the summons' own part, the agent's end of a socket to it, and the payload's memory file.
     """
-    read_fd, write_fd = os.pipe()
+    # A file, not a pipe: what the kernel has in its environment may be more than a pipe takes.
+    summons_fd = new_file()
     try:
-        process = start_interpreter(
+        with os.fdopen(summons_fd, "wb", closefd=False) as file:
+            file.write(msgspec.msgpack.encode(summons))
+        return start_interpreter(
             __name__,
-            "summoned_by_pipe",
-            [read_fd, os.getpid(), *(witness_fds or ())],
+            "summoned_by_file",
+            [summons_fd, os.getpid(), *(witness_fds or ())],
             variables=variables,
-            pass_fds=[read_fd, *(witness_fds or ())],
+            pass_fds=[summons_fd, *(witness_fds or ())],
             output=output,
         )
-        # Within what a pipe takes at once.
-        with os.fdopen(write_fd, "wb", closefd=False) as pipe:
-            pipe.write(msgspec.msgpack.encode(summons))
     finally:
-        os.close(read_fd)
-        os.close(write_fd)
-    return process
+        os.close(summons_fd)
 
 
-def summoned_by_pipe(read_fd: int, kernel_pid: int, channel_fd: int = -1, payload_fd: int = -1) -> None:
-    """Everything a fresh interpreter does as the agent of the summons that come over `read_fd`."""
-    with os.fdopen(read_fd, "rb") as pipe:
-        summons = msgspec.msgpack.decode(pipe.read(), type=Summons)
+def summoned_by_file(summons_fd: int, kernel_pid: int, channel_fd: int = -1, payload_fd: int = -1) -> None:
+    """Everything a fresh interpreter does as the agent of the summons in the file `summons_fd`."""
+    with os.fdopen(summons_fd, "rb") as file:
+        file.seek(0)
+        summons = msgspec.msgpack.decode(file.read(), type=Summons)
     witness = None if summons.own is None else Witness(summons.own, channel_fd, payload_fd, kernel_pid)
     sys.exit(serve(summons, witness))
 
@@ -68,26 +71,41 @@ def serve(summons: Summons, witness: Witness | None = None, payload_fd: int | No
     """
     # An interrupt at a terminal is for the kernel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ours, theirs = socket.socketpair()
-    guard_pid = _fork_guard(summons, ours, theirs)
-    theirs.close()
+    try:
+        made = None
+        if witness is None:
+            made = folder = Path(mkdtemp(prefix=f"accel_nb_{summons.contact.run_id}_"))
+        else:
+            folder = Path(witness.own.log_dir)
+        ours, theirs = socket.socketpair()
+        guard_pid = _fork_guard(summons, ours, theirs, made)
+        theirs.close()
+    except OSError as error:
+        return _told(error, witness)
     from .relay import relay
 
     try:
-        return relay(summons, ours, guard_pid, witness, payload_fd)
+        return relay(summons, ours, guard_pid, folder, witness, payload_fd)
     except Exception as error:  # noqa: BLE001  told where the engine can read it
-        if witness is not None:
-            witness.tell(AgentFailed(reason=str(error)))
-        print(f"accel_nb: {error}", file=sys.stderr, flush=True)  # noqa: T201  nobody else listens
-        return _FAILED
+        return _told(error, witness)
     finally:
         ours.close()
         _await_guard(guard_pid)
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
         if witness is not None:
             witness.close()
 
 
-def _fork_guard(summons: Summons, ours: socket.socket, theirs: socket.socket) -> int:
+def _told(error: Exception, witness: Witness | None) -> int:
+    """Say why this agent holds nothing; its exit status."""
+    if witness is not None:
+        witness.tell(AgentFailed(reason=str(error)))
+    print(f"accel_nb: {error}", file=sys.stderr, flush=True)  # noqa: T201  nobody else listens
+    return _FAILED
+
+
+def _fork_guard(summons: Summons, ours: socket.socket, theirs: socket.socket, folder: Path | None) -> int:
     """At once, so that torch is imported there while the agent finds its kernel."""
     contact = summons.contact
     agent_fd = os.pidfd_open(os.getpid())
@@ -101,6 +119,7 @@ def _fork_guard(summons: Summons, ours: socket.socket, theirs: socket.socket) ->
             theirs,
             kept_fds=environment.mpi_fds(environment.current()),
             forks=contact.start_method == "forkserver",
+            folder=folder,
         )
     os.close(agent_fd)
     return pid

@@ -15,6 +15,7 @@ from .joining import Joining
 from .losses import EVIDENCE_S
 from .mailbox import Mailbox
 from .starter import AgentStarter
+from .trust import Trust
 
 
 class JoinedGroup:
@@ -30,14 +31,25 @@ class JoinedGroup:
         *,
         start_s: float | None = None,
         evidence_s: float = EVIDENCE_S,
+        trust: Trust | None = None,
     ) -> None:
         """`start_s`: how long to wait for the agents; None: as long as the plan allows ranks to start. `evidence_s`:
-        how long the engine may take to find out why a connection has broken, before the loss is told.
+        how long the engine may take to find out why a connection has broken, before the loss is told. `trust`: None
+        where only agents of this launch can connect.
         """
         self._said: Mailbox[KeeperMessage] = Mailbox()
         self._asked: Mailbox[RunCommand] = Mailbox()
         self._fds: deque[int] = deque()
-        self._joining = Joining(attempt, hub, starter, self._said, self._asked, start_s=start_s, evidence_s=evidence_s)
+        self._joining = Joining(
+            attempt,
+            hub,
+            starter,
+            self._said,
+            self._asked,
+            start_s=start_s,
+            evidence_s=evidence_s,
+            trust=trust or Trust(),
+        )
         self._thread = threading.Thread(
             target=self._joining.run, name=f"accel_nb join {attempt.plan.run_id}", daemon=True
         )

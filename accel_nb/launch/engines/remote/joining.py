@@ -53,6 +53,7 @@ from .reaching import versions
 from .seat import Seat
 from .stack_round import StackRound
 from .starter import AgentStarter
+from .trust import Trust
 
 Phase = Literal["gathering", "meeting", "running", "over", "left"]
 
@@ -72,8 +73,9 @@ class Joining:
         said: Mailbox[KeeperMessage],
         asked: Mailbox[RunCommand],
         *,
-        start_s: float | None = None,
+        start_s: float | None,
         evidence_s: float,
+        trust: Trust,
     ) -> None:
         self.answered = False
         """For any thread: the keepers have the run."""
@@ -82,6 +84,7 @@ class Joining:
         self._attempt = attempt
         self._payload_fd = os.dup(attempt.payload_fd)
         self._hub = hub
+        self._trust = trust
         self._starter = starter
         self._said = said
         self._asked = asked
@@ -210,6 +213,8 @@ class Joining:
         if not isinstance(hello, AgentHello) or not 0 <= hello.seat < len(self._seats):
             return
         seat = self._seats[hello.seat]
+        if self._trust.is_other(hello):
+            return
         if seat.hello is not None or self._phase != "gathering":
             newcomer.welcome(peer, hello, now)
             newcomer.link.send(Refused(reason=f"{self._starter.seat_text(hello.seat)} is there already"))
@@ -225,10 +230,13 @@ class Joining:
                 seat.send(Pull())
             case Value():
                 fd = seat.link.take_fd()
-                self._said.put(message, [fd])
+                if self._trust.takes_value(seat, message.rank):
+                    self._said.put(message, [fd])
                 os.close(fd)
             case Stacks():
                 self._stacks.note(seat, message)
+            case FilePart() if not self._trust.takes_file(seat, message):
+                pass
             case FilePart():
                 if trouble := write_part(self._attempt.log_dir, message, seat.ranks):
                     self._events.add(Notice(text=trouble))

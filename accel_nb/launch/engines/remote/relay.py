@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +13,7 @@ import msgspec
 import zmq
 
 from ....protocol import environment
-from ....protocol.commands import (
-    KeeperHello,
-    KeeperMessage,
-    Release,
-    RunCell,
-    RunCommand,
-    RunOrder,
-    Stop,
-    ToRanks,
-    Value,
-)
+from ....protocol.commands import DumpStacks, KeeperHello, KeeperMessage, Pull, Release, RunOrder, Stop, Value
 from ....protocol.remote import (
     AgentEnded,
     AgentFailed,
@@ -63,11 +51,12 @@ def relay(
     summons: Summons,
     run: socket.socket,
     guard_pid: int,
+    folder: Path,
     witness: Witness | None = None,
     payload_fd: int | None = None,
 ) -> int:
-    """The agent's whole life beside the keeper at the other end of `run`; gives its exit status. `witness` and
-    `payload_fd` as for `serve` in `agent`.
+    """The agent's whole life beside the keeper at the other end of `run`; gives its exit status. `folder`: in place
+    of the kernel's, for the keeper. `witness` and `payload_fd` as for `serve` in `agent`.
 
     Raises Unreachable. `run` is closed when it returns, so that the keeper ends.
     """
@@ -78,9 +67,6 @@ def relay(
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"the agent of ranks {ranks[0]} to {ranks[-1]}"
     address, own_address = reach(contact.addresses, contact.port, who)
     store = listen(own_address, None) if 0 in ranks else None
-    folder = (
-        Path(tempfile.mkdtemp(prefix=f"accel_nb_{contact.run_id}_")) if witness is None else Path(witness.own.log_dir)
-    )
     try:
         hello = AgentHello(
             seat=summons.seat,
@@ -96,6 +82,7 @@ def relay(
             devices=device_names(),
             monotonic_s=time.monotonic(),
             has_payload=payload_fd is not None,
+            word=summons.word,
         )
         guard_fd = os.pidfd_open(guard_pid)
         try:
@@ -106,8 +93,6 @@ def relay(
     finally:
         if store is not None:
             store.close()
-        if witness is None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Relay:
@@ -197,8 +182,8 @@ class Relay:
                 self._channel.send(message)
             case Skipped():
                 self._fail(f"{self._who} cannot read what the kernel says: {message.reason}")
-            case _:
-                self._tell_keeper(message)
+            case Pull() | Stop() | DumpStacks():
+                self._channel.send(message)
 
     def _begin(self, order: RunOrder) -> None:
         payload = self._link.take_fd() if self._payload_fd is None else os.dup(self._payload_fd)
@@ -224,12 +209,6 @@ class Relay:
             self._channel.send(own, fds)
         finally:
             os.close(payload)
-
-    def _tell_keeper(self, command: RunCommand) -> None:
-        fds = [self._link.take_fd()] if isinstance(command, ToRanks) and isinstance(command.message, RunCell) else []
-        self._channel.send(command, fds)
-        for fd in fds:
-            os.close(fd)
 
     def _pass_on(self) -> None:
         """What the keeper says."""

@@ -56,7 +56,8 @@ def raises_on_one() -> None:
 
 
 def sleeps() -> None:
-    print("up")
+    # A line that all ranks write would be shown once, for all of them.
+    print(f"rank {os.environ['RANK']} is up")
     time.sleep(100)
 
 

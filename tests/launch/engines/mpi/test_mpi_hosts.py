@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_nothing_on_either_host(
 ) -> None:
     kernel = started(two_hosts, tmp_path, "sleeps")
     assert kernel.stderr is not None
-    while "[r1] up" not in (line := kernel.stderr.readline()):
+    while "[r1] rank 1 is up" not in (line := kernel.stderr.readline()):
         assert line, "the ranks have not come up"
 
     kernel.send_signal(signal.SIGINT)

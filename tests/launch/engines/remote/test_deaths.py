@@ -50,9 +50,15 @@ def test_a_killed_rank_is_the_cause(loopback: Install) -> None:
     expect_gone(ranks)
 
 
-def test_a_killed_agent_takes_its_ranks_along_and_is_told(loopback: Install) -> None:
+def test_a_killed_agent_takes_its_ranks_along_and_is_told(
+    loopback: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folders))
     engine = loopback()
     run, ranks = under_way()
+    assert len(list(folders.glob("accel_nb_*"))) == 2
 
     os.kill(engine.agents[0].pid(1), signal.SIGKILL)
 
@@ -61,6 +67,7 @@ def test_a_killed_agent_takes_its_ranks_along_and_is_told(loopback: Install) -> 
     assert "what held seat 1 on " in failure.cause.message
     assert "It ended by SIGKILL" in failure.cause.message
     expect_gone(ranks)
+    wait_until(lambda: not list(folders.iterdir()), 30, lambda: f"left: {list(folders.iterdir())}")
 
 
 def test_a_killed_keeper_is_told(loopback: Install) -> None:
