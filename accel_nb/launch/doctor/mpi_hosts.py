@@ -7,11 +7,11 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...protocol.diagnosis import Fact, Finding
 from ...protocol.hardware import NodeHardware
+from ..engines.on_mpi.ssh_check import ssh_problems
 
 GROUP = "software"
 SSH_TIMEOUT_S = 3
@@ -54,7 +54,7 @@ def configured_hosts(variables: Mapping[str, str], hardware: NodeHardware) -> li
 
 
 def findings(hosts: list[str], variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Takes `SSH_TIMEOUT_S` at most; nothing is asked without other hosts."""
+    """Takes little more than `SSH_TIMEOUT_S`; nothing is asked without other hosts."""
     if not hosts:
         return
     ssh = shutil.which("ssh", path=variables.get("PATH"))
@@ -66,32 +66,13 @@ def findings(hosts: list[str], variables: Mapping[str, str]) -> Iterator[Finding
             remedy="Install the ssh client (openssh-client).",
         )
         return
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        answers = list(pool.map(lambda host: _why_not(ssh, host, variables), hosts))
-    for host, reason in zip(hosts, answers, strict=True):
-        if reason:
-            yield Finding(
-                severity="problem",
-                what=f"ssh does not reach {host} without asking.",
-                why=f"mpirun starts its helpers there by ssh, which said: {reason}",
-                remedy=f"`ssh {host} true` must answer without a question: ssh-keygen, ssh-copy-id {host}.",
-            )
-
-
-def _why_not(ssh: str, host: str, variables: Mapping[str, str]) -> str:
-    """Empty when `host` answers."""
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_TIMEOUT_S}"]
-    command = [ssh, *options, "--", host, "true"]
-    try:
-        done = subprocess.run(
-            command, env=dict(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=SSH_TIMEOUT_S + 1, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"nothing within {SSH_TIMEOUT_S + 1} s"
-    if done.returncode == 0:
-        return ""
-    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    for host, reason in ssh_problems([ssh], hosts, variables, SSH_TIMEOUT_S).items():
+        yield Finding(
+            severity="problem",
+            what=f"ssh does not reach {host} without asking.",
+            why=f"mpirun starts its helpers there by ssh, which said: {reason}",
+            remedy=f"`ssh {host} true` must answer without a question: ssh-keygen, ssh-copy-id {host}.",
+        )
 
 
 def _text(path: str) -> str:

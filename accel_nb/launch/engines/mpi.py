@@ -9,14 +9,14 @@ not the kernel.
 
 from __future__ import annotations
 
+import shlex
 import socket
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ...errors import EngineUnavailable, PlanError
+from ...errors import EngineUnavailable, PlanError, StartError
 from ...protocol import environment
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
@@ -79,9 +79,9 @@ class MpiEngine:
             run_id=plan.run_id,
             start_method=plan.start_method,
         )
-        log_file = attempt.log_dir / "mpirun.log"
         try:
-            mpirun = _mpirun(program, shares, variables | {environment.CONTACT: hub.contact.encode()}, log_file)
+            variables |= {environment.CONTACT: hub.contact.encode()}
+            mpirun = _mpirun(program, shares, variables, attempt.log_dir)
         except BaseException:
             hub.close()
             raise
@@ -93,15 +93,17 @@ class MpiEngine:
 
 def _check_ssh(program: MpiProgram, shares: Sequence[HostShare], variables: dict[str, str]) -> None:
     """mpirun itself says little, or waits, when a host does not let it in."""
-    others = [share.host for share in shares if not share.is_here]
-    problems = ssh_problems(program.ssh(variables), others, variables)
+    ssh = program.ssh(variables)
+    if not ssh:
+        return
+    problems = ssh_problems(ssh, [share.host for share in shares if not share.is_here], variables)
     if not problems:
         return
     told = "; ".join(f"{host}: {reason}" for host, reason in problems.items())
-    host, ssh = next(iter(problems)), program.ssh(variables)
+    host = next(iter(problems))
     raise EngineUnavailable(
         f"mpirun cannot start ranks on {', '.join(problems)}: ssh does not get there without a question ({told}). "
-        f"`{ssh} {host} true` must answer by itself: ssh-keygen, ssh-copy-id {host}."
+        f"`{shlex.join([*ssh, host, 'true'])}` must answer by itself: ssh-keygen, ssh-copy-id {host}."
     )
 
 
@@ -128,13 +130,15 @@ def _address_towards(host: str) -> str:
         raise EngineUnavailable(f"There is no way from this machine to {host}: {error.strerror}.") from error
 
 
-def _mpirun(program: MpiProgram, shares: Sequence[HostShare], variables: dict[str, str], log_file: Path) -> Mpirun:
-    folder = tempfile.TemporaryDirectory(prefix="accel_nb_mpi_")
-    hostfile = Path(folder.name) / "hosts"
-    hostfile.write_text(program.hostfile_text(shares), encoding="utf-8")
+def _mpirun(program: MpiProgram, shares: Sequence[HostShare], variables: dict[str, str], log_dir: Path) -> Mpirun:
+    hostfile = log_dir / "mpirun_hosts.txt"
+    try:
+        hostfile.write_text(program.hostfile_text(shares), encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"{hostfile}, which tells mpirun the hosts, cannot be written: {error.strerror}.") from error
     agent = interpreter_command("accel_nb.launch.engines.on_mpi.summoned", "become_agent", [])
     names = [name for name in _FORWARDED if name in variables]
-    return Mpirun(program.command(shares, hostfile, names, agent), variables, shares, folder, log_file)
+    return Mpirun(program.command(shares, hostfile, names, agent), variables, shares, log_dir / "mpirun.log")
 
 
 ENGINE = MpiEngine()

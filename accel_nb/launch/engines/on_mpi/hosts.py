@@ -66,7 +66,13 @@ def read_hostfile(path: str) -> list[HostLine]:
 def _parsed(words: Sequence[str]) -> HostLine | None:
     host, colon, number = words[0].partition(":")
     slots = _SLOTS.match(words[1].strip()) if len(words) > 1 else None
-    if not host or (colon and not number.isdecimal()) or (len(words) > 1 and slots is None and "=" not in words[1]):
+    # What begins with a dash would be an option of ssh.
+    if (
+        not host
+        or host.startswith("-")
+        or (colon and not number.isdecimal())
+        or (len(words) > 1 and slots is None and "=" not in words[1])
+    ):
         return None
     given = int(number) if number else int(slots[1]) if slots is not None else None
     return None if given == 0 else HostLine(host, given)

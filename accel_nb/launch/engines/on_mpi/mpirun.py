@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,13 +27,9 @@ class Mpirun:
         command: Sequence[str],
         variables: Mapping[str, str],
         shares: Sequence[HostShare],
-        folder: tempfile.TemporaryDirectory[str],
         log_file: Path,
     ) -> None:
-        """Start it. `folder`, which holds the host file, is removed with it. `log_file` gets what it says itself: what
-        ranks print comes another way. Raises StartError.
-        """
-        self._folder = folder
+        """Start it. `log_file` gets what it says itself: what ranks print comes another way. Raises StartError."""
         self._hosts = [share.host for share in shares for _ in range(share.num_ranks)]
         self._several = len(shares) > 1
         self._output = log_file
@@ -45,7 +40,6 @@ class Mpirun:
                     start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            folder.cleanup()
             raise StartError(f"{command[0]} cannot be started: {error.strerror}.") from error
         self._pidfd = os.pidfd_open(self._process.pid)
 
@@ -77,7 +71,6 @@ class Mpirun:
             self.kill()
         self._process.wait()
         os.close(self._pidfd)
-        self._folder.cleanup()
         if self._output.exists() and not self._output.stat().st_size:
             self._output.unlink()
 

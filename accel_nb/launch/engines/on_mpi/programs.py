@@ -59,12 +59,16 @@ class MpiProgram(msgspec.Struct, frozen=True):
         form = "{} slots={}\n" if self.family == "Open MPI" else "{}:{}\n"
         return "".join(form.format(share.host, share.num_ranks) for share in shares)
 
-    def ssh(self, variables: Mapping[str, str]) -> str:
-        """What it logs in to other hosts with."""
+    def ssh(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """What it logs in to other hosts with, a program and its options; empty: it does not, by what is set."""
+        launchers = [variables[name] for name in _LAUNCHER_VARIABLES[self.family] if variables.get(name)]
+        if launchers and launchers[0] not in _LOG_IN:
+            return ()
         for name in _SSH_VARIABLES[self.family]:
-            if words := variables.get(name, "").split():
-                return words[0]
-        return "ssh"
+            # Open MPI takes several, of which the first is meant to be there.
+            if words := variables.get(name, "").split(":")[0].split():
+                return tuple(words)
+        return ("ssh",)
 
     def _open_mpi(self, names: Sequence[str]) -> list[str]:
         is_new = int(self.version.partition(".")[0]) >= _OPEN_MPI_5
@@ -86,6 +90,13 @@ _SSH_VARIABLES: Mapping[Family, tuple[str, ...]] = {
     "MPICH": ("HYDRA_LAUNCHER_EXEC", "HYDRA_BOOTSTRAP_EXEC"),
     "Intel MPI": ("I_MPI_HYDRA_BOOTSTRAP_EXEC",),
 }
+_LAUNCHER_VARIABLES: Mapping[Family, tuple[str, ...]] = {
+    "Open MPI": ("OMPI_MCA_plm", "PRTE_MCA_plm"),
+    "MPICH": ("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP"),
+    "Intel MPI": ("I_MPI_HYDRA_BOOTSTRAP",),
+}
+_LOG_IN = ("ssh", "rsh")
+"""Values of those that mean a log-in; others are a scheduler's: "slurm", "tm", "lsf"."""
 
 
 def find_program(variables: Mapping[str, str]) -> MpiProgram:

@@ -114,9 +114,9 @@ class Hub:
             raise
         return True
 
-    def close(self) -> None:
-        """Drop all connections. A second call does nothing."""
-        self._context.destroy(linger=0)
+    def close(self, linger_s: float = 0.0) -> None:
+        """Drop all connections, once what waits is sent, as far as that takes no longer. A second call does nothing."""
+        self._context.destroy(linger=round(linger_s * 1000))
 
     def _open_gate(self) -> None:
         """Answer who may connect (RFC 27 of ZeroMQ)."""

@@ -60,6 +60,8 @@ Phase = Literal["gathering", "meeting", "running", "over", "left"]
 TICK_S = 0.1
 LEAVE_S = 20.0
 """Released agents end within this, or are killed."""
+REFUSED_S = 2.0
+"""For telling agents that there will be no run."""
 
 
 class Joining:
@@ -127,7 +129,8 @@ class Joining:
             os.close(self._payload_fd)
             for seat in self._seats:
                 seat.link.close()
-            self._hub.close()
+            # An agent that is refused says elsewhere why.
+            self._hub.close(0.0 if self.answered else REFUSED_S)
             self._starter.close()
 
     def _turn(self, now: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 from accel_nb.errors import EngineUnavailable, InvalidArgument, PlanError
 from accel_nb.launch.engines.on_mpi.hosts import HostLine, HostShare, read_hostfile, share_out
 from accel_nb.launch.engines.on_mpi.programs import MpiProgram, find_program
+from accel_nb.launch.engines.on_mpi.ssh_check import ssh_problems
 from accel_nb.launch.run import plan_for
 from accel_nb.protocol.plan import LaunchRequest
 
@@ -96,9 +97,27 @@ def test_the_ssh_that_mpirun_uses_is_the_one_that_is_checked() -> None:
         "HYDRA_LAUNCHER_EXEC": "/usr/local/bin/hydra-ssh",
     }
 
-    assert MpiProgram("", "Open MPI", "4.1.4").ssh(variables) == "/usr/local/bin/ssh-in"
-    assert MpiProgram("", "MPICH", "4.0.2").ssh(variables) == "/usr/local/bin/hydra-ssh"
-    assert MpiProgram("", "Intel MPI", "2021.18").ssh(variables) == "ssh"
+    assert MpiProgram("", "Open MPI", "4.1.4").ssh(variables) == ("/usr/local/bin/ssh-in", "-q")
+    assert MpiProgram("", "MPICH", "4.0.2").ssh(variables) == ("/usr/local/bin/hydra-ssh",)
+    assert MpiProgram("", "Intel MPI", "2021.18").ssh(variables) == ("ssh",)
+
+
+def test_where_a_scheduler_starts_the_helpers_no_ssh_is_asked() -> None:
+    assert MpiProgram("", "Open MPI", "4.1.4").ssh({"OMPI_MCA_plm": "slurm"}) == ()
+    assert MpiProgram("", "MPICH", "4.0.2").ssh({"HYDRA_LAUNCHER": "slurm"}) == ()
+    assert MpiProgram("", "MPICH", "4.0.2").ssh({"HYDRA_LAUNCHER": "ssh"}) == ("ssh",)
+    assert MpiProgram("", "Intel MPI", "2021.18").ssh({"I_MPI_HYDRA_BOOTSTRAP": "lsf"}) == ()
+
+
+def test_ssh_is_asked_with_the_options_that_mpirun_gives_it(tmp_path: Path) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/asked\n[ "$1" = -p ]\n')
+    program.chmod(0o755)
+
+    assert ssh_problems([str(program), "-p", "2222"], ["far"], dict(os.environ)) == {}
+    assert (tmp_path / "asked").read_text().split()[:2] == ["-p", "2222"]
+    assert (tmp_path / "asked").read_text().split()[-3:] == ["--", "far", "true"]
+    assert ssh_problems([str(program)], ["far"], dict(os.environ)) == {"far": "exit status 1"}
 
 
 def test_host_files_of_all_of_them_are_read(tmp_path: Path) -> None:
@@ -110,7 +129,12 @@ def test_host_files_of_all_of_them_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("", "names no host"), ("a\nb:many\n", "line 2: 'b:many' is no host"), ("a two words\n", "line 1: .* is no host")],
+    [
+        ("", "names no host"),
+        ("a\nb:many\n", "line 2: 'b:many' is no host"),
+        ("a two words\n", "line 1: .* is no host"),
+        ("-oProxyCommand=x\n", "line 1: .* is no host"),
+    ],
 )
 def test_what_is_no_host_file_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"

@@ -12,6 +12,7 @@ from accel_nb.launch.engines.remote.agent import start_agent
 from accel_nb.launch.engines.remote.hub import Hub
 from accel_nb.launch.engines.remote.joined_group import JoinedGroup
 from accel_nb.launch.engines.remote.limits import check_limits
+from accel_nb.launch.engines.remote.trust import Trust
 from accel_nb.protocol import environment
 from accel_nb.protocol.hardware import NodeHardware
 from accel_nb.protocol.plan import LaunchPlan, LaunchRequest
@@ -21,11 +22,15 @@ from accel_nb.protocol.remote import Contact, Summons
 class LoopbackAgents:
     """The agents of one attempt."""
 
-    def __init__(self, contact: Contact, absent: Sequence[int], output: Path) -> None:
+    def __init__(self, contact: Contact, absent: Sequence[int], words: Mapping[int, str], output: Path) -> None:
         variables = environment.current()
         with output.open("ab") as log:
             self._agents: dict[int, subprocess.Popen[bytes]] = {
-                seat: start_agent(Summons(contact=contact, seat=seat), variables=variables, output=log.fileno())
+                seat: start_agent(
+                    Summons(contact=contact, seat=seat, word=words.get(seat, "")),
+                    variables=variables,
+                    output=log.fileno(),
+                )
                 for seat in range(len(contact.seats))
                 if seat not in absent
             }
@@ -68,11 +73,22 @@ class LoopbackAgents:
 class LoopbackEngine:
     name = "loopback"
 
-    def __init__(self, folder: Path, *seats: Sequence[int], absent: Sequence[int] = (), start_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *seats: Sequence[int],
+        absent: Sequence[int] = (),
+        start_s: float = 60.0,
+        words: Mapping[int, str] | None = None,
+        trust: Trust | None = None,
+    ) -> None:
+        """`words`: seat -> what its agent says to be known by."""
         self._folder = folder
         self._seats = seats
         self._absent = absent
         self._start_s = start_s
+        self._words = words or {}
+        self._trust = trust
         self.agents: list[LoopbackAgents] = []
         """Of each attempt."""
 
@@ -95,8 +111,8 @@ class LoopbackEngine:
             run_id=attempt.plan.run_id,
             start_method=attempt.plan.start_method,
         )
-        self.agents.append(LoopbackAgents(hub.contact, self._absent, self._folder / "agents.log"))
-        return JoinedGroup(attempt, hub, self.agents[-1], start_s=self._start_s)
+        self.agents.append(LoopbackAgents(hub.contact, self._absent, self._words, self._folder / "agents.log"))
+        return JoinedGroup(attempt, hub, self.agents[-1], start_s=self._start_s, trust=self._trust)
 
     def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:
         pass
