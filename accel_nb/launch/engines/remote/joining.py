@@ -21,13 +21,11 @@ from ....protocol.commands import (
     Pull,
     Release,
     RunCommand,
-    RunOrder,
     Stacks,
     Stop,
     Value,
 )
 from ....protocol.events import Notice, Restarting, RunEnded, RunStarted
-from ....protocol.plan import LaunchPlan
 from ....protocol.remote import (
     AgentEnded,
     AgentFailed,
@@ -48,7 +46,7 @@ from .hub import Hub
 from .losses import LossWatch
 from .mailbox import EventOutlet, Mailbox
 from .merging import Merging
-from .placing import missing_text, placed, version_problem
+from .placing import missing_text, order_of, placed, version_problem
 from .reaching import versions
 from .seat import Seat
 from .stack_round import StackRound
@@ -314,7 +312,7 @@ class Joining:
         except ValueError as error:
             self._give_up(str(error))
             return
-        order = self._order(plan, hellos[self._store_seat().number].store_port)
+        order = order_of(attempt, plan, hellos[self._store_seat().number].store_port)
         self._events.begin(order)
         if attempt.number == 0:
             self._events.add(RunStarted(plan=plan.without_values(), log_dir=str(attempt.log_dir)))
@@ -325,18 +323,6 @@ class Joining:
             seat.link.send(Pull())
         self._phase = "running"
         self.answered = True
-
-    def _order(self, plan: LaunchPlan, store_port: int) -> RunOrder:
-        attempt = self._attempt
-        return RunOrder(
-            plan=plan,
-            surroundings=attempt.surroundings,
-            log_dir=str(attempt.log_dir),
-            attempt=attempt.number,
-            searches=attempt.searches,
-            first_sequence=attempt.first_sequence,
-            store_port=store_port,
-        )
 
     def _act(self, now: float) -> None:
         until_s = self._merging.settle_until_s

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from ....protocol.commands import RunOrder
 from ....protocol.plan import LaunchPlan, RankPlan
 from ....protocol.remote import AgentHello
+from ..engine import Attempt
 
 Hellos = Mapping[int, AgentHello]
 """By seat."""
@@ -65,6 +67,19 @@ def placed(plan: LaunchPlan, seats: Sequence[Sequence[int]], hellos: Hellos) -> 
         ranks.append(_placed_rank(plan, rank, hello, node=node, local=local, num_local=num_local[node]))
     first = hellos[seat_of[0]]
     return replace(plan, ranks=tuple(ranks), rendezvous_host=first.address)
+
+
+def order_of(attempt: Attempt, plan: LaunchPlan, store_port: int) -> RunOrder:
+    """For all keepers of `attempt`; `plan` is what has been placed."""
+    return RunOrder(
+        plan=plan,
+        surroundings=attempt.surroundings,
+        log_dir=str(attempt.log_dir),
+        attempt=attempt.number,
+        searches=attempt.searches,
+        first_sequence=attempt.first_sequence,
+        store_port=store_port,
+    )
 
 
 def _placed_rank(
