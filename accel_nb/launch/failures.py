@@ -166,6 +166,13 @@ def death_text(exit_code: int | None, signal_name: str | None, peak_memory_bytes
     return f"exited with status {exit_code} without returning; {peak}."
 
 
+def explained(explanation: Explanation | None) -> list[str]:
+    """The lines that follow the original error, which they never replace."""
+    if explanation is None:
+        return []
+    return ["", f"What it means: {explanation.meaning}", f"What to do: {explanation.remedy}"]
+
+
 def cause_first(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
     """All failures, the cause first: the earliest that is not a consequence of another, and of calls that do not fit
     together that of the odd one out; then by time.

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import AccelNbError
 from ..protocol.failure import RankFailure
 from ..protocol.plan import LaunchPlan
-from .failures import cause_first, headline, rank_ranges, same_error
+from .failures import cause_first, explained, headline, rank_ranges, same_error
 from .memory_text import memory_lines
 
 MAX_LINES = 40
@@ -76,12 +76,12 @@ class RunFailed(AccelNbError):
         if self.cause.memory is not None:
             lines += ["", *memory_lines(self.cause.memory)]
         body = self._body()
-        explained = self._explained()
-        room = MAX_LINES - len(lines) - len(explained) - 1
+        meaning = explained(self.cause.explanation)
+        room = MAX_LINES - len(lines) - len(meaning) - 1
         if len(body) > room:
             cut = len(body) - room + 1
             body = [*body[:_KEPT_HEAD_LINES], f"  ... {cut} lines, see the log", *body[_KEPT_HEAD_LINES + cut :]]
-        return "\n".join([*lines, *(["", *body] if body else []), *explained])
+        return "\n".join([*lines, *(["", *body] if body else []), *meaning])
 
     def _headline(self) -> str:
         cause = self.cause
@@ -145,11 +145,6 @@ class RunFailed(AccelNbError):
         if cause.last_lines:
             lines += ["Its last lines:", *(f"  {line}" for line in cause.last_lines)]
         return lines
-
-    def _explained(self) -> list[str]:
-        """After the original error, never instead of it."""
-        known = self.cause.explanation
-        return [] if known is None else ["", f"What it means: {known.meaning}", f"What to do: {known.remedy}"]
 
 
 class RunInterrupted(KeyboardInterrupt):

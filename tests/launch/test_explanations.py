@@ -471,4 +471,5 @@ def test_e10_an_interface_that_is_not_there_is_explained() -> None:
     text = str(launched.failure)
     assert "Unable to find address for: nosuch0" in text
     assert text.splitlines()[-2].startswith("What it means: gloo found no network interface of that name")
+    assert (launched.run.log_dir / "rank_0.log").read_text().splitlines()[-2:] == text.splitlines()[-2:]
     assert os.environ.get("GLOO_SOCKET_IFNAME") != "nosuch0"

@@ -122,7 +122,7 @@ class RankProcess:
         """It has failed. Gives what comes before that: a prompt, a bar, what has no newline yet."""
         self.outcome = event
         written = self.flush_partial(now)
-        self.add_to_log(event.failure.traceback)
+        self.add_to_log("\n".join([event.failure.traceback, *failures.explained(event.failure.explanation)]))
         return written
 
     def output_before(self, event: RunEvent, now: float) -> list[RunEvent]:
