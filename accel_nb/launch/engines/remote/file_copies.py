@@ -27,12 +27,15 @@ class FileCopies:
         for file in self._folder.glob("rank_*.log"):
             self._send_part(file)
 
-    def send_rest(self) -> None:
-        """Everything; nobody writes any more."""
+    def send_rest(self, is_sent: Callable[[], bool]) -> None:
+        """Everything; nobody writes any more. `is_sent` is asked after each part, so that files that are larger than
+        memory are not all under way at once; False: go no further.
+        """
         for file in sorted(self._folder.iterdir()):
             if _OF_RANK.fullmatch(file.name):
                 while self._send_part(file):
-                    pass
+                    if not is_sent():
+                        return
 
     def _send_part(self, file: Path) -> bool:
         offset = self._sent.get(file.name, 0)

@@ -37,7 +37,7 @@ from .wire import Wire
 from .witness import Witness
 
 _TICK_MS = 100
-_ANSWER_S = 30.0
+ANSWER_S = 30.0
 """A kernel that does not answer within this is none of ours."""
 _SEND_RETRY_MS = 10
 _LAST_WORDS_S = 10.0
@@ -123,7 +123,7 @@ class Relay:
         self._witness = witness
         self._payload_fd = payload_fd
         self._copies = FileCopies(folder, self._link.send)
-        self._heard = self._released = self._refused = self._failed = False
+        self._released = self._refused = self._failed = False
         self._terminated = 0
         self._begun_s = time.monotonic()
 
@@ -166,7 +166,6 @@ class Relay:
         poller.poll(_SEND_RETRY_MS if busy else _TICK_MS)
 
     def _obey(self, message: HubMessage | Skipped) -> None:
-        self._heard = True
         match message:
             case RunOrder():
                 self._begin(message)
@@ -254,29 +253,31 @@ class Relay:
             self._fail(f"the agent of {self._who} on {self._hello.host} was ended by {name}")
         if not self._link.wants_to_write:
             self._copies.send_logs()
-        if not self._heard and time.monotonic() - self._begun_s > _ANSWER_S:
+        if not self._wire.is_welcome and time.monotonic() - self._begun_s > ANSWER_S:
             contact = self._summons.contact
             raise Unreachable(
                 f"{self._who} on {self._hello.host}: what listens at {', '.join(contact.addresses)}:{contact.port} "
-                f"has not answered within {_ANSWER_S:g} s: it is not the notebook's kernel, or wants no such agent."
+                f"has not answered within {ANSWER_S:g} s: it is not the notebook's kernel, or wants no such agent."
             )
 
     def _fail(self, reason: str) -> None:
         self._failed = True
         self._link.send(AgentFailed(reason=reason))
-        self._flush_all()
+        self._is_all_sent(time.monotonic() + _LAST_WORDS_S)
 
     def _leave(self) -> int:
         """The keeper has ended: what is still to be told, and out."""
-        self._copies.send_rest()
+        end_s = time.monotonic() + _LAST_WORDS_S
+        self._copies.send_rest(lambda: self._is_all_sent(end_s))
         self._link.send(AgentEnded())
-        self._flush_all()
+        self._is_all_sent(end_s)
         self._wire.close(_LAST_WORDS_S)
         return 0
 
-    def _flush_all(self) -> None:
-        end = time.monotonic() + _LAST_WORDS_S
-        while self._link.wants_to_write and not self._wire.is_gone and time.monotonic() < end:
+    def _is_all_sent(self, end_s: float) -> bool:
+        """Whether that was possible until `end_s`, by the monotonic clock."""
+        while self._link.wants_to_write and not self._wire.is_gone and time.monotonic() < end_s:
             self._wire.receive()
             self._link.flush()
             self._wire.socket.poll(_SEND_RETRY_MS)
+        return not self._link.wants_to_write

@@ -30,13 +30,16 @@ class Wire:
         self.socket.setsockopt(zmq.IPV6, 1)
         self.monitor = self.socket.get_monitor_socket(_GONE)
         self.is_gone = False
+        self.is_welcome = False
+        """The kernel has answered, if only by a sign of life: it sends those to the agents that it waits with."""
         self.socket.connect(endpoint(address, contact.port))
         self.link: Link[HubMessage] = Link(self._send, HubMessage)
 
     def receive(self) -> list[HubMessage | Skipped]:
-        """All that has come. Sets `is_gone`."""
+        """All that has come. Sets `is_gone` and `is_welcome`."""
         messages: list[HubMessage | Skipped] = []
         while self.socket.poll(0):
+            self.is_welcome = True
             message = self.link.take(self.socket.recv())
             if message is not None:
                 messages.append(message)

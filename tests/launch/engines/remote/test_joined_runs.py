@@ -12,6 +12,7 @@ import pytest
 
 from accel_nb import RunFailed, RunStopped, Timeouts
 from accel_nb.errors import PlanError, StartError
+from accel_nb.launch.engines.remote.relay import ANSWER_S
 from accel_nb.launch.recording import recorded_events
 from accel_nb.protocol.events import LogLines, RankFailed, RunEnded, RunStarted, StopRequested
 
@@ -183,6 +184,17 @@ def test_who_does_not_come_is_named(loopback: Install) -> None:
 
     assert run.wait(60)
     with pytest.raises(StartError, match="1 of 3 agents of sleeps came within 3 s; missing: seat 1, seat 2"):
+        run.result()
+
+
+@pytest.mark.slow
+def test_who_has_come_waits_for_the_others_longer_than_for_an_answer(loopback: Install) -> None:
+    loopback((0,), (1,), absent=(1,), start_s=ANSWER_S + 5.0)
+
+    run = start(sleeps, backend="loopback")
+
+    assert run.wait(100)
+    with pytest.raises(StartError, match="1 of 2 agents of sleeps came within 35 s; missing: seat 1"):
         run.result()
 
 
