@@ -210,6 +210,25 @@ def read_rank(variables: Mapping[str, str] | None = None) -> RankEnvironment | N
     return None
 
 
+def mpi_rank_variable() -> str:
+    """By which an mpirun that has started all its ranks on this machine tells this one its number; empty: no mpirun has
+    started this process, it does not tell how many ranks are here, or some are elsewhere.
+    """
+    for rank, _, size, local_size, _ in _RANK_SOURCES:
+        if _is_number(os.environ.get(rank)) and _is_number(os.environ.get(size)):
+            is_mpis = foreign_launcher(rank) == "MPI"
+            return rank if is_mpis and os.environ.get(local_size) == os.environ[size] else ""
+    return ""
+
+
+def set_rendezvous(host: str, port: int) -> None:
+    """In a rank: a store answers there, as torchrun's agent's does; all ranks are on this machine."""
+    os.environ.update({"MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(name, "lo")
+
+
 def read_rendezvous() -> tuple[str, int]:
     """MASTER_ADDR and MASTER_PORT as they stand now; ``("", 0)`` when they are not set."""
     return os.environ.get("MASTER_ADDR", ""), _number(os.environ, "MASTER_PORT", 0)

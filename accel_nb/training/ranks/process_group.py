@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,7 @@ from ...errors import TrainingError
 from ...protocol import environment
 from . import placement
 from .distributed_type import DistributedType
+from .mpirun_meeting import met_under_mpirun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +145,29 @@ def leave(group: distributed.ProcessGroup | None = None) -> None:
 
 
 def _open(started: environment.RankEnvironment, device: torch.device, settings: GroupSettings) -> None:
-    variables = environment.current()
-    if settings.init_method is None and ("MASTER_ADDR" not in variables or "MASTER_PORT" not in variables):
-        raise TrainingError(
-            f"rank {started.rank} of {started.world_size} does not know where to meet the others: MASTER_ADDR and "
-            "MASTER_PORT are not set. torchrun and accel-nb set them; with mpirun or srun, set them to the host of "
-            "rank 0 and a free port there."
-        )
+    with contextlib.ExitStack() as until_all_are_there:
+        if settings.init_method is None and not all(environment.read_rendezvous()):
+            until_all_are_there.enter_context(_meeting(started))
+        _init_process_group(started, device, settings)
+        gloo_groups.guard_forks()
+        # Only now is everybody connected: a rank that ended before would break the others' connecting (gloo, torch
+        # 2.13).
+        barrier(device)
+
+
+def _meeting(started: environment.RankEnvironment) -> contextlib.AbstractContextManager[None]:
+    """Where the ranks meet, found out. Raises TrainingError."""
+    rank_variable = environment.mpi_rank_variable()
+    if rank_variable:
+        return met_under_mpirun(started.rank, rank_variable)
+    raise TrainingError(
+        f"rank {started.rank} of {started.world_size} does not know where to meet the others: MASTER_ADDR and "
+        "MASTER_PORT are not set. torchrun and accel-nb set them; with srun, or mpirun over several machines, set them "
+        "to the host of rank 0 and a free port there."
+    )
+
+
+def _init_process_group(started: environment.RankEnvironment, device: torch.device, settings: GroupSettings) -> None:
     arguments: dict[str, Any] = {"backend": settings.backend or placement.process_group_backend(device)}
     if settings.timeout is not None:
         arguments["timeout"] = settings.timeout
@@ -159,9 +177,6 @@ def _open(started: environment.RankEnvironment, device: torch.device, settings: 
     if bound_device is not None:
         arguments["device_id"] = bound_device
     # torchrun's variables say rank and size by themselves; MPI's and SLURM's do not, nor does another way to meet.
-    if "RANK" not in variables or settings.init_method is not None:
+    if "RANK" not in environment.current() or settings.init_method is not None:
         arguments |= {"rank": started.rank, "world_size": started.world_size}
     distributed.init_process_group(**arguments)
-    gloo_groups.guard_forks()
-    # Only now is everybody connected: a rank that ended before would break the others' connecting (gloo, torch 2.13).
-    barrier(device)

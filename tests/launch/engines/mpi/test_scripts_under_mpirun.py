@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,25 +26,24 @@ with open(f"{sys.argv[1]}.{state.process_index}", "w") as file:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def test_a_script_trains_as_under_our_own_launcher(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", [[], ["sh", "-c", '"$@"; exit $?', "sh"]], ids=["alone", "in a shell"])
+def test_a_script_trains_as_under_our_own_launcher(family: str, between: list[str], tmp_path: Path) -> None:
+    """Without having been told where the ranks meet."""
     (tmp_path / "script.py").write_text(SCRIPT)
+    folder = tmp_path / "folder"
+    folder.mkdir()
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     options = [*root, "--oversubscribe", "--bind-to", "none"] if family == "openmpi" else []
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    variables = {**os.environ, **meeting, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    more = {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    program = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "said")]
 
     done = subprocess.run(
-        ["mpirun", *options, "-n", "2", sys.executable, tmp_path / "script.py", tmp_path / "said"],
-        env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+        ["mpirun", *options, "-n", "2", *between, *program],
+        env={**os.environ, **more}, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     said = [json.loads((tmp_path / f"said.{rank}").read_text()) for rank in range(2)]
     losses = on_ranks(trained)
     assert said == [[rank, rank, 2, losses[rank]] for rank in range(2)]
+    assert not list(folder.glob("accel_nb_*"))
