@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ...errors import InvalidArgument
 from ...protocol.diagnosis import Fact, Finding
 from ...protocol.hardware import NodeHardware
+from ..engines.on_mpi.hosts import own_names, read_hostfile
 from ..engines.on_mpi.ssh_check import ssh_problems
 
 GROUP = "software"
@@ -47,10 +48,17 @@ def configured_hosts(variables: Mapping[str, str], hardware: NodeHardware) -> li
         names += re.findall(
             r"^\s+mpirun_hostfile:\s*['\"]?([^\s'\"]+)", _text(hardware.saved_config.path), re.MULTILINE
         )
-    local = {"localhost", "127.0.0.1", socket.gethostname(), hardware.host}
-    lines = [line.split("#")[0].split() for name in names for line in _text(name).splitlines()]
-    hosts = [words[0].split(":")[0] for words in lines if words]
-    return [host for host in dict.fromkeys(hosts) if host not in local][:MAX_HOSTS]
+    here = own_names() | {hardware.host}
+    hosts = [host for name in names for host in _hosts_in(name) if host not in here]
+    return list(dict.fromkeys(hosts))[:MAX_HOSTS]
+
+
+def _hosts_in(hostfile: str) -> list[str]:
+    """None in one that is not there, or that a launch would refuse."""
+    try:
+        return [line.host for line in read_hostfile(hostfile)]
+    except InvalidArgument:
+        return []
 
 
 def findings(hosts: list[str], variables: Mapping[str, str]) -> Iterator[Finding]:

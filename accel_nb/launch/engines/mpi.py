@@ -111,11 +111,11 @@ def _addresses(shares: Sequence[HostShare], given: str) -> list[str]:
     """This machine's, by which agents on all hosts reach it. `given`: what the user says; a loopback address says
     nothing. Loopback only where all ranks are here. Raises EngineUnavailable.
     """
+    if given not in (_LOOPBACK, "localhost"):
+        return [given]
     others = [share.host for share in shares if not share.is_here]
     if not others:
         return [_LOOPBACK]
-    if given not in (_LOOPBACK, "localhost"):
-        return [given]
     return list(dict.fromkeys(_address_towards(host) for host in others))
 
 

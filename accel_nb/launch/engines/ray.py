@@ -94,14 +94,17 @@ class RayEngine:
                 KEPT.end(actors)
                 raise
         seats = _seats(wanted)
+        hub: Hub | None = None
         try:
             hub = Hub([CONNECTION.address()], seats, run_id=plan.run_id)
+            calls = actors.hold(_summons(attempt, hub.contact), _in_object_store(attempt))
         except BaseException:
+            if hub is not None:
+                hub.close()
             KEPT.end(actors)
             raise
-        starter = RayStarter(actors, seats, actors.hold(_summons(attempt, hub.contact), _in_object_store(attempt)))
         env = environment.without(plan.env, _visibility(plan.device_kind))
-        return JoinedGroup(replace(attempt, plan=replace(plan, env=env)), hub, starter)
+        return JoinedGroup(replace(attempt, plan=replace(plan, env=env)), hub, RayStarter(actors, seats, calls))
 
     def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:
         """Nothing: the actors are kept as they are."""

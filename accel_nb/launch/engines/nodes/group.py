@@ -178,7 +178,6 @@ class NodesGroup:
     def _joined(self, notes: list[NodeNote]) -> RankGroup:
         hub, attempt = self._hub, self._attempt
         assert hub is not None
-        self._hub = None
         log_file = server_log()
         with log_file.open("ab") as log:
             word = secrets.token_hex()
@@ -189,6 +188,7 @@ class NodesGroup:
         part = replace(attempt, payload_fd=self._payload_fd, notices=notices)
         starter = NodeStarter(process, notes, str(log_file))
         trust = Trust(words={0: word}) if open_to_all else Trust()
+        self._hub = None
         return JoinedGroup(part, hub, starter, evidence_s=EVIDENCE_S, trust=trust)
 
     def _followed(self, notes: list[NodeNote]) -> RankGroup:

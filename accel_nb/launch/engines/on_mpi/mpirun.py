@@ -33,6 +33,8 @@ class Mpirun:
         self._hosts = [share.host for share in shares for _ in range(share.num_ranks)]
         self._several = len(shares) > 1
         self._output = log_file
+        self._begin = log_file.stat().st_size if log_file.exists() else 0
+        """What stands before it was said in an attempt before this one."""
         try:
             with self._output.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -76,7 +78,8 @@ class Mpirun:
 
     def _told(self) -> str:
         """What mpirun has said, and how it ended."""
-        text = self._output.read_text(errors="replace") if self._output.exists() else ""
+        data = self._output.read_bytes()[self._begin :] if self._output.exists() else b""
+        text = data.decode(errors="replace")
         lines = [" ".join(line.split()) for line in text.splitlines()]
         said = " ".join(line for line in dict.fromkeys(lines) if line and not line.startswith(_NOISE))
         status = self._process.poll()

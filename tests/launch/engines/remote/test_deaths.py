@@ -1,4 +1,4 @@
-"""Processes of a joined run that are killed: a rank, a keeper, an agent, the kernel. Nothing is left behind."""
+"""Processes of a joined run that are killed: a keeper, an agent, the kernel. Nothing is left behind."""
 
 from __future__ import annotations
 
@@ -37,17 +37,6 @@ def failure_of(run: Run) -> RunFailed:
     with pytest.raises(RunFailed) as raised:
         run.result()
     return raised.value
-
-
-def test_a_killed_rank_is_the_cause(loopback: Install) -> None:
-    loopback()
-    run, ranks = under_way()
-
-    os.kill(run.state.ranks[1].pid, signal.SIGKILL)
-
-    failure = failure_of(run)
-    assert (failure.rank, failure.cause.signal) == (1, "SIGKILL")
-    expect_gone(ranks)
 
 
 def test_a_killed_agent_takes_its_ranks_along_and_is_told(

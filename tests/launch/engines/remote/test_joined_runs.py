@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accel_nb import RunFailed, RunStopped, Timeouts
+from accel_nb import RunFailed, Timeouts
 from accel_nb.errors import PlanError, StartError
 from accel_nb.launch.engines.remote.relay import ANSWER_S
 from accel_nb.launch.recording import recorded_events
@@ -142,30 +142,6 @@ def test_the_cause_is_the_rank_that_raised(loopback: Install) -> None:
     events = list(recorded_events(launched.run.log_dir))
     assert [event.by for event in events if isinstance(event, StopRequested)] == ["failure"]
     assert len([event for event in events if isinstance(event, RankFailed)]) == 2
-
-
-def test_a_stop_reaches_all(loopback: Install) -> None:
-    loopback()
-    run = until_up(start(sleeps, backend="loopback"))
-
-    run.stop()
-
-    assert run.wait(60)
-    assert run.status == "stopped"
-    with pytest.raises(RunStopped):
-        run.result()
-
-
-def test_stacks_of_all_ranks_come(loopback: Install) -> None:
-    loopback()
-    run = until_up(start(sleeps, backend="loopback"))
-
-    stacks = run.stacks()
-
-    assert sorted(stacks) == [0, 1]
-    assert all("sleeps" in text for text in stacks.values())
-    run.stop(0)
-    assert run.wait(60)
 
 
 def test_restarts_begin_all_agents_anew(loopback: Install, tmp_path: Path) -> None:
