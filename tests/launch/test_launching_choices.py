@@ -142,7 +142,8 @@ def imported_by(path: Path) -> set[str]:
 
 def test_l15_torchs_own_launchers_are_not_used() -> None:
     launchers = (
-        "distributed.elastic",
+        "distributed.elastic.agent",
+        "distributed.elastic.multiprocessing",
         "distributed.launcher",
         "distributed.launch",
         "distributed.run",
