@@ -55,9 +55,14 @@ class MpiEngine:
             read_hostfile(request.hostfile)
 
     def hardware(self, request: LaunchRequest, own: NodeHardware) -> NodeHardware:
-        """The devices of this machine, as often as there are hosts: what others really have, their agents say."""
+        """The devices of this machine, as often as there are hosts: what others really have, their agents say. Over
+        several hosts devices go by number, since an id is that of one machine's device.
+        """
         num_hosts = len(read_hostfile(request.hostfile)) if request.hostfile else 1
-        return replace(own, devices={kind: found * num_hosts for kind, found in own.devices.items()})
+        if num_hosts == 1:
+            return own
+        numbered = {kind: tuple(replace(one, uuid="") for one in found) for kind, found in own.devices.items()}
+        return replace(own, devices={kind: found * num_hosts for kind, found in numbered.items()})
 
     def check_plan(self, plan: LaunchPlan) -> None:
         """Hosts are asked when the run starts: a plan may only be wanted to be looked at."""

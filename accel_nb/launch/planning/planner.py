@@ -149,7 +149,8 @@ def _env(
         env["ACCELERATE_DEBUG_MODE"] = kernel_env["ACCELERATE_DEBUG_MODE"]
     env |= request.env or {}
     if kind.one_rank_each:
-        return env | kind.env_for(chosen)
+        # Ranks of several machines, whose devices are numbered alike, share the variable.
+        return env | kind.env_for(tuple(dict.fromkeys(chosen)))
     for other in kinds:
         env |= other.env_for(())
     return env

@@ -18,6 +18,8 @@ from .room import CPU, GPU, RayNode
 
 IDLE_S = 600.0
 """A set without a launch gives its room back after so long: others wait for it."""
+_SURELY_KEPT_S = IDLE_S - 60.0
+"""A set is used again within this only: later it might be giving its room back just then."""
 _ROOM_S = 10.0
 """For room that was free a moment ago."""
 FREED_S = 5.0
@@ -165,6 +167,8 @@ class KeptActors:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: ActorSet | None = None
+        self._kept_s = float("-inf")
+        """When it was put there, by the monotonic clock."""
         self.killed_s = float("-inf")
         """When actors were last ended, by the monotonic clock."""
 
@@ -177,9 +181,10 @@ class KeptActors:
         """The idle set, if it is one like that and lives; any other is let go."""
         with self._lock:
             idle, self._idle = self._idle, None
+            is_fresh = time.monotonic() < self._kept_s + _SURELY_KEPT_S
         if idle is None:
             return None
-        if idle.shares == tuple(shares) and idle.needs == dict(needs) and idle.lives():
+        if is_fresh and idle.shares == tuple(shares) and idle.needs == dict(needs) and idle.lives():
             return idle
         self.end(idle)
         return None
@@ -188,6 +193,7 @@ class KeptActors:
         """For the next launch; the set that was kept before is let go."""
         with self._lock:
             before, self._idle = self._idle, actors
+            self._kept_s = time.monotonic()
         if before is not None:
             self.end(before)
 

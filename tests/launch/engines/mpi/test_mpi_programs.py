@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from accel_nb.errors import EngineUnavailable, InvalidArgument, PlanError
+from accel_nb.launch.engines.mpi import ENGINE
 from accel_nb.launch.engines.on_mpi.hosts import HostLine, HostShare, read_hostfile, share_out
 from accel_nb.launch.engines.on_mpi.programs import MpiProgram, find_program
 from accel_nb.launch.engines.on_mpi.ssh_check import ssh_problems
+from accel_nb.launch.planning.planner import make_plan
 from accel_nb.launch.run import plan_for
 from accel_nb.protocol.plan import LaunchRequest
+
+from ...planning.machines import gpu, gpu_machine
 
 TWO_HOSTS = [HostShare("a", 2, is_here=True), HostShare("b", 1)]
 HERE = [HostShare("localhost", 4, is_here=True)]
@@ -177,3 +181,18 @@ def test_a_host_file_without_mpi_is_refused(tmp_path: Path) -> None:
 def test_a_port_of_the_users_is_refused() -> None:
     with pytest.raises(PlanError, match="use_port=29500 is not possible with backend='mpi'"):
         plan_for(LaunchRequest(backend="mpi", use_port=29500, num_processes=2))
+
+
+def test_devices_of_several_hosts_go_by_number_and_are_named_once(tmp_path: Path) -> None:
+    """An id is that of a device of one machine; a number that stands there twice hides all of CUDA's devices."""
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("a\nb\n")
+    request = LaunchRequest(backend="mpi", hostfile=str(hostfile))
+    machine = gpu_machine(gpu(0), gpu(1))
+
+    several = make_plan(request, ENGINE.hardware(request, machine), kernel_env={}, run_id="r")
+    alone = make_plan(LaunchRequest(backend="mpi"), machine, kernel_env={}, run_id="r")
+
+    assert several.num_ranks == 4
+    assert several.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert alone.env["CUDA_VISIBLE_DEVICES"] == "GPU-0aaa,GPU-1aaa"

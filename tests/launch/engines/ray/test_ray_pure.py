@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from accel_nb.errors import EngineUnavailable, NotEnoughDevices
-from accel_nb.launch.engines.on_ray import cluster
+from accel_nb.launch.engines.on_ray import actors, cluster
+from accel_nb.launch.engines.on_ray.actors import ActorSet, KeptActors
 from accel_nb.launch.engines.on_ray.deaths import answers, death_text
 from accel_nb.launch.engines.on_ray.rank_host import surroundings_here
 from accel_nb.launch.engines.on_ray.room import RayNode, needs_of_rank, shares
@@ -127,6 +128,40 @@ def around(kernels: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]
         variables=environment.to_bytes(kernels), cwd=b"/", sys_path=(), argv=(), umask=0o22, locale="C"
     )
     return environment.from_bytes(surroundings_here(given, own, ("CUDA_VISIBLE_DEVICES",)).variables)
+
+
+class _Actors(ActorSet):
+    """A set that needs no cluster."""
+
+    def __init__(self) -> None:
+        self.shares, self.needs, self.killed = (2,), dict(CPUS), False
+
+    def lives(self) -> bool:
+        return not self.killed
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_kept_actors_are_used_again_but_not_when_they_may_be_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, idle = KeptActors(), _Actors()
+    kept.keep(idle)
+    assert kept.take((2,), CPUS) is idle
+    assert kept.take((2,), CPUS) is None
+
+    monkeypatch.setattr(actors, "_SURELY_KEPT_S", 0.0)
+    kept.keep(idle)
+
+    assert kept.take((2,), CPUS) is None
+    assert idle.killed
+
+
+def test_actors_of_another_shape_are_let_go() -> None:
+    kept, idle = KeptActors(), _Actors()
+    kept.keep(idle)
+
+    assert kept.take((1, 1), CPUS) is None
+    assert idle.killed
 
 
 def test_without_ray_the_line_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
