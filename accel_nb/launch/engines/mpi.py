@@ -51,8 +51,11 @@ class MpiEngine:
                 "at a port that is free there. Leave use_port out."
             )
         find_program(environment.current())
-        if request.hostfile:
-            read_hostfile(request.hostfile)
+        if request.hostfile and len(read_hostfile(request.hostfile)) > 1 and request.devices is not None:
+            raise PlanError(
+                f"devices={list(request.devices)!r} is not possible on the hosts of hostfile={request.hostfile!r}: "
+                "each rank takes the device of its local rank there. Leave devices out."
+            )
 
     def hardware(self, request: LaunchRequest, own: NodeHardware) -> NodeHardware:
         """The devices of this machine, as often as there are hosts: what others really have, their agents say. Over

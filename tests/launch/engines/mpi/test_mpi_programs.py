@@ -183,6 +183,15 @@ def test_a_port_of_the_users_is_refused() -> None:
         plan_for(LaunchRequest(backend="mpi", use_port=29500, num_processes=2))
 
 
+@pytest.mark.usefixtures("open_mpi")
+def test_devices_by_rank_are_refused_on_several_hosts(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("a\nb\n")
+
+    with pytest.raises(PlanError, match=r"devices=\[0, 1\] is not possible on the hosts of hostfile="):
+        plan_for(LaunchRequest(backend="mpi", hostfile=str(hostfile), devices=(0, 1)))
+
+
 def test_devices_of_several_hosts_go_by_number_and_are_named_once(tmp_path: Path) -> None:
     """An id is that of a device of one machine; a number that stands there twice hides all of CUDA's devices."""
     hostfile = tmp_path / "hosts"
