@@ -19,7 +19,7 @@ from tests.launch.census import expect_gone
 from tests.launch.launching import launch, on_ranks
 from tests.launch.standby_sets import ADOPTED, FRESH, GONE_S, READY_S, ready_set, settle_servers, wait_for_set
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standby_on"), pytest.mark.timeout(300)]  # several launches each
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standby_on"), pytest.mark.timeout(300)]
 
 TWO = LaunchRequest(num_processes=2, device="cpu")
 
