@@ -4,10 +4,13 @@ import { copyText } from "./comm/clipboard";
 import { RunFeed } from "./comm/feed";
 import { RunView } from "./views/RunView";
 
+/** An event of Jupyter's widgets: a model that is shown has lost its kernel. */
+const CUT_OFF = "comm_live_update";
+
 /** What is used here of anywidget's model. */
 interface Model {
-  on(name: "msg:custom", callback: (content: unknown) => void): void;
-  off(name: "msg:custom", callback: (content: unknown) => void): void;
+  on(name: "msg:custom" | typeof CUT_OFF, callback: (content: unknown) => void): void;
+  off(name: "msg:custom" | typeof CUT_OFF, callback: (content: unknown) => void): void;
   send(content: unknown): void;
 }
 
@@ -42,9 +45,12 @@ export function renderRun({ model, el }: RenderArguments): () => void {
   }
 
   const receive = (content: unknown) => feed.receive(content);
+  const cutOff = () => feed.cutOff();
   model.on("msg:custom", receive);
+  model.on(CUT_OFF, cutOff);
   ends.signal.addEventListener("abort", () => {
     model.off("msg:custom", receive);
+    model.off(CUT_OFF, cutOff);
     render(null, el);
   });
   draw();

@@ -7,13 +7,13 @@ import { recordedEvents } from "./recorded";
 
 class FakeModel {
   readonly sent: unknown[] = [];
-  private readonly callbacks = new Set<(content: unknown) => void>();
+  private readonly callbacks = new Map<(content: unknown) => void, string>();
 
-  on(_name: "msg:custom", callback: (content: unknown) => void): void {
-    this.callbacks.add(callback);
+  on(name: string, callback: (content: unknown) => void): void {
+    this.callbacks.set(callback, name);
   }
 
-  off(_name: "msg:custom", callback: (content: unknown) => void): void {
+  off(_name: string, callback: (content: unknown) => void): void {
     this.callbacks.delete(callback);
   }
 
@@ -22,8 +22,14 @@ class FakeModel {
   }
 
   receive(content: unknown): void {
-    for (const callback of this.callbacks) {
-      callback(content);
+    this.trigger("msg:custom", content);
+  }
+
+  trigger(event: string, content?: unknown): void {
+    for (const [callback, name] of this.callbacks) {
+      if (name === event) {
+        callback(content);
+      }
     }
   }
 
@@ -52,6 +58,37 @@ it("tells that it can run, before there is a view", () => {
   module.initialize({ model });
 
   expect(model.sent).toEqual([{ type: "loaded" }]);
+});
+
+it("says that the kernel is gone, until something comes from it", () => {
+  const { model, el, end, draw } = started();
+  const events = recordedEvents("success");
+  model.receive({ type: "new_events", events: events.slice(0, 10), now_s: 1 });
+
+  model.trigger("comm_live_update");
+  draw();
+  const cutOff = el.textContent;
+  model.receive({ type: "new_events", events: events.slice(10, 20), now_s: 1 });
+  draw();
+
+  expect(cutOff).toContain("cut off");
+  expect(cutOff).toContain("The kernel is gone, or the connection to it.");
+  expect(cutOff).not.toContain("Stop");
+  expect(el.textContent).not.toContain("cut off");
+  expect(el.textContent).toContain("Stop");
+  act(end);
+});
+
+it("says nothing of a kernel that ends after the run", () => {
+  const { model, el, end, draw } = started();
+  model.receive({ type: "new_events", events: recordedEvents("success"), now_s: 1 });
+
+  model.trigger("comm_live_update");
+  draw();
+
+  expect(el.textContent).toContain("finished");
+  expect(el.textContent).not.toContain("The kernel is gone");
+  act(end);
 });
 
 it("connects, and draws what it is told at most once per frame", () => {

@@ -127,3 +127,19 @@ def test_o14_two_pages_show_the_same_run_and_either_stops_it(open_notebook: Open
     second.page.locator(".jp-CodeCell .accel-stop").click()
     second.page.wait_for_selector(".accel-status-stopped")
     first.page.wait_for_selector(".accel-status-stopped, :text('■ train stopped')")
+
+
+def test_a_view_whose_kernel_has_died_says_so(open_notebook: Opener, screenshot: Screenshot) -> None:
+    dies = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    notebook = open_notebook([TRAIN, LAUNCH.format(600).replace("device", "block=False, device"), dies])
+    notebook.run_cell(0)
+    notebook.wait_for_cell(0)
+    notebook.run_cell(1)
+    wait_for_bar(notebook, 0)
+
+    notebook.run_cell(2)
+
+    notebook.page.locator(".jp-CodeCell .accel-run").get_by_text("The kernel is gone").wait_for()
+    assert notebook.page.locator(".jp-CodeCell .accel-stop").count() == 0
+    assert notebook.page.locator(".jp-CodeCell .accel-run").get_by_text("cut off").count() == 1
+    screenshot(notebook, "kernel-died")

@@ -17,6 +17,8 @@ export interface Shown {
   /** The newest answer; null: nobody has asked. */
   stacks: StackTexts | null;
   connected: boolean;
+  /** The kernel is gone, or the connection to it: nothing more comes. */
+  cutOff: boolean;
 }
 
 const NOTHING: Shown = {
@@ -27,6 +29,7 @@ const NOTHING: Shown = {
   canHear: true,
   stacks: null,
   connected: false,
+  cutOff: false,
 };
 
 export class RunFeed {
@@ -46,9 +49,15 @@ export class RunFeed {
   receive(value: unknown): void {
     const message = decodeMessage(value);
     if (message !== undefined) {
-      this.now = this.after(message);
+      this.now = { ...this.after(message), cutOff: false };
       this.changed();
     }
+  }
+
+  /** Nothing more comes from the kernel that has fed this so far. */
+  cutOff(): void {
+    this.now = { ...this.now, cutOff: true };
+    this.changed();
   }
 
   private after(message: WholeRun | NewEvents | StackTexts): Shown {

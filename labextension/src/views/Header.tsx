@@ -4,13 +4,16 @@ import { hasEnded } from "../run/state";
 import { clock, ranksText, statusText } from "../run/words";
 import { ActionsContext } from "./actions";
 
+const CUT_OFF = { sign: "⊘", word: "cut off" };
+
 /** Function, ranks, precision, elapsed time, state; Stop and Stacks. */
 export function Header({ shown }: { shown: Shown }) {
   const { state } = shown;
-  const { sign, word } = statusText(state.status);
+  const isCutOff = shown.cutOff && !hasEnded(state);
+  const { sign, word } = isCutOff ? CUT_OFF : statusText(state.status);
   return (
     <header class="accel-header">
-      <span class={`accel-status accel-status-${state.status}`} role="status">
+      <span class={`accel-status accel-status-${isCutOff ? "stopped" : state.status}`} role="status">
         <span aria-hidden="true">{sign}</span> {word}
       </span>
       <strong class="accel-function">{state.plan?.function_name ?? "…"}</strong>
@@ -19,7 +22,7 @@ export function Header({ shown }: { shown: Shown }) {
       {state.attempt > 0 && <span>attempt {state.attempt + 1}</span>}
       <Elapsed shown={shown} />
       <span class="accel-spring" />
-      {!hasEnded(state) && <Buttons shown={shown} />}
+      {!hasEnded(state) && !isCutOff && <Buttons shown={shown} />}
     </header>
   );
 }
@@ -28,12 +31,12 @@ function Elapsed({ shown }: { shown: Shown }) {
   const ended = hasEnded(shown.state);
   const [nowS, setNowS] = useState(() => Date.now() / 1000);
   useEffect(() => {
-    if (ended) {
+    if (ended || shown.cutOff) {
       return undefined;
     }
     const timer = setInterval(() => setNowS(Date.now() / 1000), 1000);
     return () => clearInterval(timer);
-  }, [ended]);
+  }, [ended, shown.cutOff]);
   const begun = shown.startedS > 0;
   const elapsedS = ended ? shown.state.duration_s : begun ? nowS + shown.clockAheadS - shown.startedS : 0;
   return (

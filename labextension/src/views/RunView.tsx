@@ -41,9 +41,14 @@ export function RunView({ shown, actions }: RunViewProps) {
   );
 }
 
-function warnings({ state }: Shown): string[] {
+function warnings({ state, cutOff }: Shown): string[] {
   if (hasEnded(state)) {
     return [];
+  }
+  if (cutOff) {
+    return [
+      "The kernel is gone, or the connection to it. Below is the last that it told; ranks end with their kernel.",
+    ];
   }
   const stragglers = ranksInOrder(state).map(([, rank]) => rank.straggler?.text);
   return [state.stalled?.text, state.host_memory?.text, ...stragglers].filter((text) => text !== undefined);
