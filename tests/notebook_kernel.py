@@ -137,6 +137,8 @@ class NotebookKernel:
             )
         self._context = zmq.Context()
         self._session = Session(key=self._key.encode())
+        # The reader's own: two threads that sign with one session can get a wrong signature.
+        self._published = Session(key=self._key.encode())
         # jupyter_client's own clients keep an event loop per thread, with three descriptors, for ever.
         self._shell, self._control = self._connected(zmq.DEALER, 1), self._connected(zmq.DEALER, 4)
         self._iopub = self._connected(zmq.SUB, 2)
@@ -314,7 +316,7 @@ class NotebookKernel:
     def _read(self) -> None:
         while not self._closing.is_set():
             if self._iopub.poll(int(_READ_S * 1000)):
-                _, message = self._session.recv(self._iopub, mode=0)
+                _, message = self._published.recv(self._iopub, mode=0)
                 assert message is not None
                 with self._news:
                     self._take(message)
