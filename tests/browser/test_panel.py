@@ -131,7 +131,7 @@ def test_u02_one_click_loads_it_also_after_a_restart(open_notebook: Opener, scre
     panel.button("Load accel_nb").press("Enter")
     panel.section("Hardware").get_by_role("article", name="CPU").wait_for()
     # The button has gone: the keyboard is still in the panel.
-    assert notebook.page.evaluate("() => document.querySelector('#accel-nb-panel').contains(document.activeElement)")
+    notebook.page.wait_for_function("() => document.querySelector('#accel-nb-panel').contains(document.activeElement)")
 
     notebook.restart_kernel()
     panel.obstacle("not-loaded").wait_for()
@@ -190,30 +190,27 @@ def test_a_notice_tells_that_a_long_run_has_ended(open_notebook: Opener, lab: La
 
 
 def test_l18_the_settings_file_is_shown_with_its_place_and_what_is_chosen_overrules_it(
-    workbench: NotebookPage, tmp_path: Path, screenshot: Screenshot
+    open_notebook: Opener, tmp_path: Path, screenshot: Screenshot
 ) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("distributed_type: MULTI_CPU\nmixed_precision: bf16\nnum_processes: 3\nuse_cpu: true\n")
-    name_the_file = "import os\nkept, os.environ['ACCEL_NB_CONFIG'] = os.environ['ACCEL_NB_CONFIG'], {!r}"
-    workbench.run(name_the_file.format(str(file)))
-    try:
-        panel = Panel(workbench)
-        panel.section("Start").get_by_text(str(file)).wait_for()
-        panel.button("Run this cell on 3 ranks").wait_for()
-        will_start = panel.root.get_by_role("status", name="What will start")
-        will_start.get_by_text("3 ranks on cpu").wait_for()
-        precision = panel.root.get_by_role("combobox", name="Precision")
-        assert precision.locator("option:checked").inner_text() == "bf16 (file)"
-        screenshot(workbench, "light")
+    notebook = open_notebook([f"import os\nos.environ['ACCEL_NB_CONFIG'] = {str(file)!r}\n%load_ext accel_nb"])
+    notebook.run_cell(0)
+    notebook.wait_for_cell(0)
 
-        precision.select_option("no")
+    panel = Panel(notebook)
+    panel.section("Start").get_by_text(str(file)).wait_for()
+    panel.button("Run this cell on 3 ranks").wait_for()
+    will_start = panel.root.get_by_role("status", name="What will start")
+    will_start.get_by_text("3 ranks on cpu").wait_for()
+    precision = panel.root.get_by_role("combobox", name="Precision")
+    assert precision.locator("option:checked").inner_text() == "bf16 (file)"
+    screenshot(notebook, "light")
 
-        panel.root.locator("code", has_text="%%accelerate --mixed-precision no").wait_for()
-        will_start.get_by_text("precision no").wait_for()
-        precision.select_option("")
-        panel.close()
-    finally:
-        workbench.run("os.environ['ACCEL_NB_CONFIG'] = kept")
+    precision.select_option("no")
+
+    panel.root.locator("code", has_text="%%accelerate --mixed-precision no").wait_for()
+    will_start.get_by_text("precision no").wait_for()
 
 
 def test_u02_versions_that_differ_are_told_beside_what_works(open_notebook: Opener, screenshot: Screenshot) -> None:
