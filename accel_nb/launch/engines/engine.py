@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from ...protocol.batch_sizes import SearchHistory
-from ...protocol.commands import KeeperMessage, RunCommand, Surroundings
+from ...protocol.commands import KeeperMessage, RunCommand, RunOrder, Surroundings
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
@@ -34,6 +34,19 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     first_sequence: int = 1
     meeting: MeetingPoint | None = None
     """Where the nodes meet; None: this machine's kernel starts all ranks."""
+
+    def order(self) -> RunOrder:
+        """For a keeper of this machine that holds all ranks; to other keepers the engine says what differs."""
+        return RunOrder(
+            plan=self.plan,
+            surroundings=self.surroundings,
+            log_dir=str(self.log_dir),
+            notices=self.notices,
+            attempt=self.number,
+            searches=self.searches,
+            first_sequence=self.first_sequence,
+            port_given=self.store_fd is not None,
+        )
 
 
 class RankGroup(Protocol):

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...devices import find_devices
 from ...errors import StartError
 from ...protocol import environment
-from ...protocol.commands import GroupOpened, KeeperHello, KeeperMessage, RunCommand, RunOrder
+from ...protocol.commands import GroupOpened, KeeperHello, KeeperMessage, RunCommand
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
 from ...protocol.wire import Skipped
@@ -154,17 +154,7 @@ class LocalEngine:
             except BaseException:
                 ours.close()
                 raise
-        order = RunOrder(
-            plan=plan,
-            surroundings=attempt.surroundings,
-            log_dir=str(attempt.log_dir),
-            notices=attempt.notices,
-            attempt=attempt.number,
-            searches=attempt.searches,
-            first_sequence=attempt.first_sequence,
-            port_given=attempt.store_fd is not None,
-        )
-        group.send(order, [fd for fd in (attempt.payload_fd, attempt.store_fd) if fd is not None])
+        group.send(attempt.order(), [fd for fd in (attempt.payload_fd, attempt.store_fd) if fd is not None])
         return group
 
     def learn(self, attempt: Attempt, modules: Sequence[str]) -> None:

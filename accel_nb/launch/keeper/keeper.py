@@ -329,8 +329,6 @@ class Keeper:
         self._events.add(again or RunEnded(duration_s=time.monotonic() - self._started_s, leftovers=leftovers))
         self._ended = True
 
-    # ---- towards the kernel
-
     def _timeout_s(self) -> float | None:
         """Until the next thing that no descriptor announces."""
         now = time.monotonic()

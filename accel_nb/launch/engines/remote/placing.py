@@ -71,15 +71,7 @@ def placed(plan: LaunchPlan, seats: Sequence[Sequence[int]], hellos: Hellos) -> 
 
 def order_of(attempt: Attempt, plan: LaunchPlan, store_port: int) -> RunOrder:
     """For all keepers of `attempt`; `plan` is what has been placed."""
-    return RunOrder(
-        plan=plan,
-        surroundings=attempt.surroundings,
-        log_dir=str(attempt.log_dir),
-        attempt=attempt.number,
-        searches=attempt.searches,
-        first_sequence=attempt.first_sequence,
-        store_port=store_port,
-    )
+    return replace(attempt.order(), plan=plan, notices=(), port_given=False, store_port=store_port)
 
 
 def _placed_rank(
