@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
-from accel_nb.devices.base import DeviceBase
 from accel_nb.launch.keeper.standby_room import StandbyRoom
 from accel_nb.protocol.commands import RunOrder, StandbyOrder, Surroundings
-from accel_nb.protocol.hardware import DeviceFigures
 from accel_nb.protocol.plan import LaunchPlan, RankPlan
+from tests.launch.keeper.fake_devices import GIB, FakeDevice
 
-GIB = 1 << 30
 SURROUNDINGS = Surroundings(variables={}, cwd=b"/", sys_path=(), argv=(), umask=0o022, locale="C")
-
-
-class FakeDevice(DeviceBase):
-    """Two devices of 24 GiB, of which a rank takes 1 GiB; what is in use is set by the test."""
-
-    kind = "fake"
-    torch_type = "cpu"
-    preference = 0
-    rank_overhead_bytes = GIB
-
-    def __init__(self) -> None:
-        self.used_bytes = [0, 0]
-        self.holders: list[tuple[tuple[int, int], ...]] = [(), ()]
-
-    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:
-        assert variables == {"FAKE_VISIBLE": "0,1"}
-        return tuple(
-            DeviceFigures(memory_bytes=24 * GIB, memory_used_bytes=used_bytes, holders=holders)
-            for used_bytes, holders in zip(self.used_bytes, self.holders, strict=True)
-        )
 
 
 @pytest.fixture
 def device() -> FakeDevice:
-    return FakeDevice()
+    return FakeDevice({"FAKE_VISIBLE": "0,1"})
 
 
 def room(device: FakeDevice, *, free_times: float = 8.0, alone: bool = True) -> StandbyRoom:

@@ -7,12 +7,11 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from accel_nb.devices.base import DeviceBase
 from accel_nb.launch.channel import BlockingReader, receive_packet, send_packet, send_with_fds
 from accel_nb.launch.keeper.rank_process import RankProcess
 from accel_nb.launch.keeper.standby_set import ASKING_S, LOOKING_S, WARMING_S, StandbySet
@@ -27,30 +26,13 @@ from accel_nb.protocol.commands import (
     StartKeeper,
     Surroundings,
 )
-from accel_nb.protocol.hardware import DeviceFigures
 from accel_nb.protocol.plan import LaunchPlan, RankPlan
 from accel_nb.protocol.wire import frame
+from tests.launch.keeper.fake_devices import GIB, FakeDevice
 
-GIB = 1 << 30
 IDLE_S = 300.0
 ANSWERS_S = 60.0
 """A busy machine may take its time; by the set's own clock nothing passes."""
-
-
-class FakeDevice(DeviceBase):
-    """One device of 24 GiB per rank, of which a rank takes 1 GiB; who else holds it is set by the test."""
-
-    kind = "fake"
-    torch_type = "cpu"
-    preference = 0
-    rank_overhead_bytes = GIB
-
-    def __init__(self) -> None:
-        self.holders: tuple[tuple[int, int], ...] = ()
-
-    def figures(self, variables: Mapping[str, str]) -> tuple[DeviceFigures, ...]:
-        assert not variables
-        return (DeviceFigures(memory_bytes=24 * GIB, memory_used_bytes=0, holders=self.holders),) * 2
 
 
 def _start(_rank: int, write_fd: int, sock: socket.socket) -> int:
@@ -79,7 +61,7 @@ def ranks() -> Iterator[list[RankProcess]]:
 
 @pytest.fixture
 def device() -> FakeDevice:
-    return FakeDevice()
+    return FakeDevice({})
 
 
 class Kernel:
@@ -205,7 +187,7 @@ def test_a_set_ends_when_somebody_else_uses_its_devices(
     kernel: Kernel, ranks: list[RankProcess], device: FakeDevice
 ) -> None:
     one = ready(kernel, ranks, device)
-    device.holders = ((1, GIB), (2, GIB))
+    device.holders = [((1, GIB), (2, GIB))] * 2
 
     assert go_on(one, 3.0)
 
@@ -215,7 +197,7 @@ def test_a_set_ends_when_somebody_else_uses_its_devices(
 def test_ranks_do_not_get_ready_on_devices_that_stay_in_use(
     kernel: Kernel, ranks: list[RankProcess], device: FakeDevice
 ) -> None:
-    device.holders = ((1, GIB),)
+    device.holders = [((1, GIB),)] * 2
     one = made(kernel, ranks, device)
 
     assert not go_on(one, 1.0)
