@@ -16,7 +16,7 @@ from ..launch.doctor.examination import examine
 from ..launch.settings.cluster_config import load_config_from_file
 from ..protocol.diagnosis import Diagnosis, Fact
 from ..protocol.version import __version__
-from .settings_file import add_file_options, chosen_file
+from .file_options import add_file_options, chosen_file
 
 GROUPS = ("accel_nb", "software", "machine", "devices", "settings", "configuration")
 """What is shown, in this order. The logs and this process are left out: they say nothing about others' runs."""

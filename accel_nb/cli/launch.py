@@ -27,9 +27,9 @@ from ..launch.settings.settings_file import read_settings
 from ..protocol import environment
 from ..protocol.failure import RankFailure
 from ..protocol.plan import LaunchRequest
+from .file_options import add_file_options, chosen_file
 from .options import add_launch_options, launch_arguments
 from .program import Program, program
-from .settings_file import add_file_options, chosen_file
 from .terminal_view import choose_view
 from .upstream_names import add_upstream_options, upstream_fields
 

@@ -23,9 +23,9 @@ from ..protocol import environment
 from ..protocol.events import RunEvent
 from ..protocol.plan import LaunchRequest, Timeouts
 from ..protocol.run_state import RunState
+from .file_options import add_file_options, chosen_file
 from .launch import request_of
 from .options import add_launch_options
-from .settings_file import add_file_options, chosen_file
 from .upstream_names import add_upstream_options
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import keyword
 
 from msgspec.structs import replace
 
+from ..cli.file_options import add_file_options
 from ..cli.options import OptionParser, add_launch_options
-from ..cli.settings_file import add_file_options
 from ..errors import InvalidArgument
 from ..launch.run import Run, draw_in_background
 from .asked import asked_by_options

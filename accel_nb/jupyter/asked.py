@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..cli.file_options import chosen_file
 from ..cli.options import launch_arguments
-from ..cli.settings_file import chosen_file
 from ..errors import ConfigError
 from ..launch.settings.settings import Found, request_from
 from ..launch.settings.settings import naming_the_file as naming_the_file  # noqa: PLC0414  explicitly exported

@@ -6,8 +6,8 @@ import argparse
 
 from msgspec.structs import replace
 
+from ..cli.file_options import add_file_options
 from ..cli.options import OptionParser, add_launch_options, launch_request
-from ..cli.settings_file import add_file_options
 from ..launch import engines
 from ..launch.planning.planner import plan_line
 from ..launch.run import Run, plan_for

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from accel_nb.cli.file_options import chosen_file
 from accel_nb.cli.launch import request_of
 from accel_nb.cli.main import main, parsers
-from accel_nb.cli.settings_file import chosen_file
 from accel_nb.errors import ConfigError, ConfigNotFound
 from accel_nb.launch.planning.planner import make_plan
 from accel_nb.launch.settings.cluster_config import SECTIONS, ClusterConfig, load_config_from_file

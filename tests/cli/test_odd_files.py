@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from accel_nb.cli.config import Question, asked_config
+from accel_nb.cli.file_options import chosen_file
 from accel_nb.cli.launch import request_of
 from accel_nb.cli.main import main, parsers
-from accel_nb.cli.settings_file import chosen_file
 from accel_nb.errors import ConfigError
 from accel_nb.launch.planning.planner import make_plan
 from accel_nb.launch.settings.cluster_config import ClusterConfig, config_of, load_config_from_file, read_mapping
