@@ -13,7 +13,7 @@ from accel_nb.jupyter import cell_widget
 from tests.browser.lab import EXTENSION, REPOSITORY, Lab, NotebookPage, running_lab
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -68,6 +68,14 @@ def _wake(browser: Browser) -> None:
     page.evaluate("() => localStorage.setItem('awake', 'yes')")
     page.screenshot()
     page.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Of a context of its own, without JupyterLab."""
+    context = _new_context(browser)
+    yield context.new_page()
+    context.close()
 
 
 @pytest.fixture(scope="session")

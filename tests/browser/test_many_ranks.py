@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from accel_nb.jupyter.cell_widget import MODULE, STATIC, STYLE
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Page, Route
 
 ADDRESS = "http://page.test/"
 """Answered by the test."""
@@ -16,7 +16,8 @@ async ([numRanks, numUpdates]) => {
   const { default: widget } = await import("/module.js");
   const el = document.getElementById("run");
   let receive;
-  widget.render({ el, model: { on: (_, callback) => { receive = callback; }, off() {}, send() {} } });
+  const on = (name, callback) => { if (name === "msg:custom") receive = callback; };
+  widget.render({ el, model: { on, off() {}, send() {} } });
   let sequence = 0;
   const made = (event) => ({ ...event, sequence: ++sequence, time_s: 1e9 + sequence / 1000 });
   const indices = [...Array(numRanks).keys()];
@@ -37,8 +38,7 @@ async ([numRanks, numUpdates]) => {
 """
 
 
-def test_o13_64_ranks_are_drawn_to_the_end_and_only_the_lines_that_are_seen_exist(browser: Browser) -> None:
-    page = browser.new_page()
+def test_o13_64_ranks_are_drawn_to_the_end_and_only_the_lines_that_are_seen_exist(page: Page) -> None:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.route(f"{ADDRESS}**", _answer)
@@ -53,7 +53,6 @@ def test_o13_64_ranks_are_drawn_to_the_end_and_only_the_lines_that_are_seen_exis
     assert {bar.get_attribute("aria-valuenow") for bar in bars.all()} == {"100"}
     assert page.locator(".accel-line").last.inner_text() == "[r63] line 50 of 63"
     assert page.locator(".accel-line").count() < 40
-    page.close()
 
 
 def _answer(route: Route) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from accel_nb.jupyter.cell_widget import MODULE, STATIC
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Page, Route
 
 ADDRESS = "http://page.test/"
 """Answered by the test."""
@@ -16,7 +16,8 @@ SHOW = """
 async (source) => {
   const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const { default: widget } = await import(address);
-  const model = { on: (_, callback) => { model.receive = callback; }, off() {}, send() {} };
+  const on = (name, callback) => { if (name === "msg:custom") model.receive = callback; };
+  const model = { on, off() {}, send() {} };
   widget.initialize({ model });
   widget.render({ el: document.getElementById("run"), model });
   const plan = { function_name: "train", device_kind: "cpu", mixed_precision: "no",
@@ -32,8 +33,7 @@ async (source) => {
 """
 
 
-def test_the_view_needs_no_more_than_scripts_of_the_page_and_blobs(browser: Browser) -> None:
-    page = browser.new_page()
+def test_the_view_needs_no_more_than_scripts_of_the_page_and_blobs(page: Page) -> None:
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
@@ -46,7 +46,6 @@ def test_the_view_needs_no_more_than_scripts_of_the_page_and_blobs(browser: Brow
     assert page.locator(".accel-run [role=progressbar]").get_attribute("aria-valuenow") == "50"
     assert page.locator(".accel-plot canvas").count() == 1
     assert problems == []
-    page.close()
 
 
 def _answer(route: Route) -> None:
