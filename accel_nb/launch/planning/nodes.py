@@ -65,9 +65,7 @@ def check_nodes(request: LaunchRequest) -> None:
 
 def meeting_point(request: LaunchRequest) -> MeetingPoint:
     """Where the nodes of a launch over several machines meet. Raises `InvalidArgument`."""
-    if request.rdzv_backend not in RENDEZVOUS_BACKENDS:
-        allowed = " and ".join(map(repr, RENDEZVOUS_BACKENDS))
-        raise InvalidArgument(f"rdzv_backend={request.rdzv_backend!r} is not known; there are {allowed}.")
+    _check_backend(request)
     if not str(request.rdzv_id).strip():
         raise InvalidArgument(f"rdzv_id={request.rdzv_id!r}: give a word, the same on every node, or leave it out.")
     host, port = _endpoint(request)
@@ -120,9 +118,21 @@ def is_loopback_name(host: str) -> bool:
     return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")  # noqa: S104  refused, not bound
 
 
+def _check_backend(request: LaunchRequest) -> None:
+    if request.rdzv_backend not in RENDEZVOUS_BACKENDS:
+        allowed = " and ".join(map(repr, RENDEZVOUS_BACKENDS))
+        raise InvalidArgument(f"rdzv_backend={request.rdzv_backend!r} is not known; there are {allowed}.")
+
+
 def _refuse_for_one_node(request: LaunchRequest) -> None:
+    _check_backend(request)
+    if request.backend in ("mpi", "ray") and request.rdzv_backend != "static":
+        raise InvalidArgument(
+            f"rdzv_backend={request.rdzv_backend!r} is not possible with backend={request.backend!r}, whose ranks meet "
+            "in a way of their own: leave rdzv_backend out."
+        )
+    # On one machine both kinds of rendezvous come to the same: there is nobody to wait for.
     unsaid = {
-        "rdzv_backend": (request.rdzv_backend, "static"),
         "rdzv_endpoint": (request.rdzv_endpoint, ""),
         "rdzv_conf": (request.rdzv_conf or None, None),
         "rdzv_id": (request.rdzv_id, NO_ID),

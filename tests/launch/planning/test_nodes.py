@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from accel_nb.errors import InvalidArgument, PlanError
-from accel_nb.launch.planning.nodes import MeetingPoint, check_nodes, meeting_point
+from accel_nb.launch.planning.nodes import MeetingPoint, check_nodes, engine_name, meeting_point
 from accel_nb.protocol.plan import LaunchRequest
 
 
@@ -33,6 +33,15 @@ def test_an_endpoint_says_address_and_port_at_once() -> None:
 
 def test_one_node_needs_to_say_nothing() -> None:
     check_nodes(LaunchRequest())
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_one_node_may_name_a_rendezvous_and_waits_for_nobody(backend: str) -> None:
+    request = LaunchRequest(num_processes=2, rdzv_backend=backend)
+
+    check_nodes(request)
+
+    assert engine_name(request) == "local"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "127.1.2.3", "0.0.0.0"])
@@ -67,6 +76,18 @@ def test_n05_the_default_address_is_refused_with_several_nodes() -> None:
         ({"backend": "local"}, r"^num_nodes=2 and backend='local' contradict each other"),
         ({"backend": "mpi"}, r"^num_nodes=2 is for machines that each make this call, and backend='mpi' starts"),
         ({"num_nodes": 1, "use_port": None}, r"^master_addr='10.0.0.1' is about several machines, and num_nodes is 1"),
+        (
+            {"num_nodes": 1, "master_addr": "localhost", "rdzv_backend": "etcd"},
+            r"^rdzv_backend='etcd' is not known; th",
+        ),
+        (
+            {"num_nodes": 1, "master_addr": "localhost", "rdzv_backend": "c10d", "backend": "mpi"},
+            r"^rdzv_backend='c10d' is not possible with backend='mpi', whose ranks meet in a way of their own: leave",
+        ),
+        (
+            {"num_nodes": 1, "master_addr": "localhost", "rdzv_endpoint": "localhost:0"},
+            r"^rdzv_endpoint='localhost:0' is about several machines, and num_nodes is 1: leave rdzv_endpoint out",
+        ),
         ({"num_nodes": 1, "master_addr": "localhost", "rdzv_id": "x"}, r"^rdzv_id='x' is about several machines"),
         ({"num_nodes": 1, "master_addr": "localhost", "backend": "elastic"}, r"^backend='elastic' is for several"),
     ],
