@@ -38,20 +38,19 @@ def test_tensors_of_every_dtype_arrive(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.tensor(3.0),
-        torch.empty(0, 4),
-        torch.arange(12).reshape(3, 4).t(),
-        torch.arange(12)[::2],
-        torch.arange(4).expand(3, 4),
-        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
-        torch.arange(100)[10:20],
-        torch.tensor([1 + 2j]).conj(),
-        torch.ones(3, requires_grad=True),
-        torch.eye(3).to_sparse(),
-        torch.nn.Parameter(torch.ones(2)),
-        torch.zeros(LARGE_BYTES),
+        pytest.param(torch.tensor(3.0), id="scalar"),
+        pytest.param(torch.empty(0, 4), id="empty"),
+        pytest.param(torch.arange(12).reshape(3, 4).t(), id="transposed"),
+        pytest.param(torch.arange(12)[::2], id="strided"),
+        pytest.param(torch.arange(4).expand(3, 4), id="expanded"),
+        pytest.param(torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), id="channels last"),
+        pytest.param(torch.arange(100)[10:20], id="slice"),
+        pytest.param(torch.tensor([1 + 2j]).conj(), id="conjugate view"),
+        pytest.param(torch.ones(3, requires_grad=True), id="requires grad"),
+        pytest.param(torch.eye(3).to_sparse(), id="sparse"),
+        pytest.param(torch.nn.Parameter(torch.ones(2)), id="parameter"),
+        pytest.param(torch.zeros(LARGE_BYTES), id="large"),
     ],
-    ids=str,
 )
 def test_tensors_of_every_form_arrive(tensor: torch.Tensor) -> None:
     arrived = sent({"x": tensor})["x"]

@@ -50,9 +50,8 @@ def test_m01_bisection_ends_when_nothing_fits() -> None:
         (0.9, [128, 115, 103, 92]),
         (0.25, [128, 32]),
         ("halve", [128, 64]),
-        (lambda failed: failed - 10, [128, 118, 108, 98]),
+        pytest.param(lambda failed: failed - 10, [128, 118, 108, 98], id="a function"),
     ],
-    ids=str,
 )
 def test_m01_the_reduction_is_pluggable(reduction: object, sizes: list[int]) -> None:
     assert sizes_tried(reduction, 100) == sizes
