@@ -8,7 +8,10 @@ the run is over.
 
 from __future__ import annotations
 
+import os
+import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -30,6 +33,8 @@ _LONG_S = 60.0
 _CONNECT_S = 5.0
 _TOLD_S = 3.0
 """The others get this long to read why the host of the store gives up."""
+_ENDS_S = 5.0
+"""Without its kernel a meeting has this long to tell the others, whatever it waits in."""
 _BUSY = "another launch of {count} nodes is under way there"
 
 
@@ -37,9 +42,14 @@ class GaveUp(Exception):
     """The meeting comes to nothing; the text says why."""
 
 
-def meet_in_interpreter(channel_fd: int) -> None:
-    """Everything a fresh interpreter does as a meeting; it ends when its kernel closes the channel."""
+def meet_in_interpreter(channel_fd: int, kernel_pid: int) -> None:
+    """Everything a fresh interpreter does as a meeting; it ends when its kernel closes the channel, or is gone."""
     processes.reset_signals()
+    kernel_fd = os.pidfd_open(kernel_pid)
+    if os.getppid() != kernel_pid:
+        return
+    # torch's rendezvous and its store wait for as long as nodes may take, and look at nothing meanwhile.
+    threading.Thread(target=_end_with_kernel, args=(channel_fd, kernel_fd), daemon=True).start()
     channel = Channel[MeetingCommand](socket.socket(fileno=channel_fd), MeetingCommand)
     meeting: _Meeting | None = None
     try:
@@ -54,6 +64,15 @@ def meet_in_interpreter(channel_fd: int) -> None:
     # What the kernel says now concerns nobody any more; `meeting` holds the store for those who still read.
     while not channel.receive()[1]:
         processes.is_readable(channel.fileno(), _LONG_S)
+
+
+def _end_with_kernel(channel_fd: int, kernel_fd: int) -> None:
+    poll = select.poll()
+    poll.register(kernel_fd, select.POLLIN)
+    poll.register(channel_fd, select.POLLRDHUP)
+    poll.poll()
+    time.sleep(_ENDS_S)
+    os._exit(0)
 
 
 class _Meeting:

@@ -51,8 +51,9 @@ class Rendezvous:
         try:
             with theirs, self.log_file.open("ab") as log:
                 self._process = start_interpreter(
-                    "accel_nb.launch.engines.nodes.meeting", "meet_in_interpreter", [theirs.fileno()],
-                    variables=variables, pass_fds=[theirs.fileno()], output=log.fileno(),
+                    "accel_nb.launch.engines.nodes.meeting", "meet_in_interpreter",
+                    [theirs.fileno(), os.getpid()], variables=variables,
+                    pass_fds=[theirs.fileno()], output=log.fileno(),
                 )  # fmt: skip
             self._pidfd = os.pidfd_open(self._process.pid)
             self._channel: Channel[MeetingNews] = Channel(ours, MeetingNews)

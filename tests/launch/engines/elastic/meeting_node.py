@@ -32,10 +32,11 @@ def main(given: dict[str, object]) -> None:
     print(f"way: {way.own} {way.interface}", flush=True)
     ours, theirs = socket.socketpair()
     process = start_interpreter(
-        "accel_nb.launch.engines.nodes.meeting", "meet_in_interpreter", [theirs.fileno()],
-        variables=dict(os.environ), pass_fds=[theirs.fileno()], output=2,
+        "accel_nb.launch.engines.nodes.meeting", "meet_in_interpreter",
+        [theirs.fileno(), os.getpid()], variables=dict(os.environ), pass_fds=[theirs.fileno()], output=2,
     )  # fmt: skip
     theirs.close()
+    print(f"pid: {process.pid}", flush=True)
     channel = Channel[MeetingNews](ours, MeetingNews)
     order = MeetingOrder(
         backend=point.backend, host=way.address, port=point.port, num_nodes=point.num_nodes, own=way.own,

@@ -6,11 +6,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.launch.engines.hosts import Host, Hosts, reason_against, simulated_hosts
 
 pytestmark = [pytest.mark.engines, pytest.mark.skipif(bool(reason_against()), reason=reason_against())]
+# One that says it has come, and never takes part in torch's rendezvous.
+GHOST = """
+import time
+from torch.distributed import TCPStore
+
+store = TCPStore("10.77.0.1", 29500, is_master=False, wait_for_workers=False)
+while not store.check(["0/here/0"]):
+    time.sleep(0.05)
+store.set("0/here/1", "ghost")
+known = store.num_keys()
+while store.num_keys() == known:
+    time.sleep(0.05)
+"""
 NODE = Path(__file__).with_name("meeting_node.py")
 
 
@@ -44,6 +58,10 @@ class Node:
         assert self._process.stdin is not None
         self._process.stdin.write("leave\n")
         self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
     def end(self) -> str:
         """Let it go; what it has not said yet."""
@@ -130,6 +148,17 @@ def test_a_node_that_leaves_is_told_to_those_that_wait(hosts: Hosts) -> None:
     leaving.end()
     first.end()
     assert told == ["node 1 (host-1) was interrupted."] * 2
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_a_meeting_ends_with_its_kernel_whatever_it_waits_in(hosts: Hosts, backend: str) -> None:
+    node = Node(hosts[0], 0, backend=backend, deadline_s=600)
+    meeting = psutil.Process(int(node.until("pid: ")))
+    assert hosts[1].run(sys.executable, "-c", GHOST).returncode == 0
+
+    node.kill()
+
+    meeting.wait(60)
 
 
 def test_n05_the_address_is_tried_before_anything_starts(hosts: Hosts) -> None:
