@@ -12,9 +12,11 @@ chip of the machine, or one. TPU v2, v3 and 7x have two cores per chip, which PJ
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,23 +68,21 @@ class XlaDevice(DeviceBase):
     @property
     def preference(self) -> int:
         """The CPU runtime is for those who ask for it: importing torch_xla sets PJRT_DEVICE=CPU on any machine."""
-        return -1 if _runs_on_cpu(environment.current()) else 90
+        return -1 if _runs_on_cpu() else 90
 
     def probe(self) -> tuple[DeviceInfo, ...]:
         if self.unusable_because():
             return ()
-        if _runs_on_cpu(environment.current()):
+        if _runs_on_cpu():
             return (DeviceInfo(index=0, name=_CPU_RUNTIME),)
         return tuple(DeviceInfo(index=index, name=name) for index, name in enumerate(tpu_chips(self._root)))
 
     def unusable_because(self) -> str:
-        variables = environment.current()
-        evidence = tpu_evidence(variables, self._root)
-        if _runs_on_cpu(variables):
-            evidence = "PJRT_DEVICE=CPU, for XLA's CPU runtime"
+        on_cpu = _runs_on_cpu()
+        evidence = "PJRT_DEVICE=CPU, for XLA's CPU runtime" if on_cpu else tpu_evidence(self._root)
         if not evidence:
             return ""
-        if not _runs_on_cpu(variables) and not tpu_chips(self._root):
+        if not on_cpu and not tpu_chips(self._root):
             return (
                 f"{evidence} says that a TPU is here, but this process sees no chip (/dev/accel*, or PCI); start the "
                 "container with access to it, or unset the variable."
@@ -202,35 +202,49 @@ def refused_choice(chosen: Sequence[int], visible: Sequence[int], name: str) -> 
     return ""
 
 
-def tpu_evidence(variables: Mapping[str, str], root: Path = Path("/")) -> str:
+def tpu_evidence(root: Path = Path("/")) -> str:
     """What shows that this machine has a TPU; empty when nothing does. `root` is where ``dev`` and ``sys`` lie."""
-    if variables.get("PJRT_DEVICE", "").upper() == "TPU":
+    if environment.value("PJRT_DEVICE").upper() == "TPU":
         return "PJRT_DEVICE=TPU"
     for name in ("TPU_NAME", "TPU_WORKER_ID"):
-        if variables.get(name):
-            return f"{name}={variables[name]}"
-    # TPU v2 to v4 have /dev/accel0; a folder /dev/accel belongs to other vendors' accelerators.
-    for path in sorted(root.glob("dev/accel[0-9]*")):
-        return f"/{path.relative_to(root)}"
-    if next(root.glob("dev/vfio/[0-9]*"), None) is not None:
-        for path, _ in _pci_chips(root):
-            return f"PCI device {path.name}"
+        if value := environment.value(name):
+            return f"{name}={value}"
+    for name in _accelerators(root):
+        return f"/dev/{name}"
+    if any(name[:1].isdecimal() for name in _names_in(root / "dev" / "vfio")):
+        for address, _ in _pci_chips(root):
+            return f"PCI device {address}"
     return ""
 
 
 def tpu_chips(root: Path = Path("/")) -> list[str]:
     """The generation of each chip; of those that only a device file shows, "TPU"."""
     on_bus = [name for _, name in _pci_chips(root)]
-    return on_bus or ["TPU" for _ in sorted(root.glob("dev/accel[0-9]*"))]
+    return on_bus or ["TPU" for _ in _accelerators(root)]
 
 
-def _pci_chips(root: Path) -> list[tuple[Path, str]]:
-    found = []
-    for path in sorted(root.glob("sys/bus/pci/devices/*")):
-        generation = _GENERATIONS.get(_id(path / "device"))
-        if generation is not None and _id(path / "vendor") == _GOOGLE_VENDOR:
-            found.append((path, generation))
-    return found
+def _accelerators(root: Path) -> list[str]:
+    """TPU v2 to v4 have /dev/accel0; a folder /dev/accel belongs to other vendors' accelerators."""
+    return [name for name in _names_in(root / "dev") if name.startswith("accel") and name[5:6].isdecimal()]
+
+
+@lru_cache(maxsize=4)
+def _pci_chips(root: Path) -> tuple[tuple[str, str], ...]:
+    """Address and generation of each chip. Remembered: they are soldered in."""
+    bus = root / "sys/bus/pci/devices"
+    ids = {address: (_id(bus / address / "vendor"), _id(bus / address / "device")) for address in _names_in(bus)}
+    return tuple(
+        (address, _GENERATIONS[chip])
+        for address, (vendor, chip) in ids.items()
+        if vendor == _GOOGLE_VENDOR and chip in _GENERATIONS
+    )
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  several times faster than a glob, and every launch asks
+    except OSError:
+        return []
 
 
 def _id(path: Path) -> str:
@@ -240,8 +254,8 @@ def _id(path: Path) -> str:
         return ""
 
 
-def _runs_on_cpu(variables: Mapping[str, str]) -> bool:
-    return variables.get("PJRT_DEVICE", "").upper() == "CPU"
+def _runs_on_cpu() -> bool:
+    return environment.value("PJRT_DEVICE").upper() == "CPU"
 
 
 def _release(text: str) -> str:

@@ -8,6 +8,7 @@ cpuacct.usage).
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -107,19 +108,19 @@ def _cpu_quota(folder: Path) -> list[int]:
 
 
 def _cpu_share(folder: Path) -> list[float]:
-    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+    quota, _, period = _told(folder, "cpu.max").strip().partition(" ")
     if not quota:
-        quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
+        quota, period = _told(folder, "cpu.cfs_quota_us").strip(), _told(folder, "cpu.cfs_period_us").strip()
     if not (quota.isdecimal() and period.isdecimal()):  # "max" and "-1" are no quota
         return []
     return [int(quota) / int(period)]
 
 
 def _cpu_used_s(folder: Path) -> list[float]:
-    usage_us = dict(line.split() for line in _read(folder / "cpu.stat").splitlines()).get("usage_usec")
+    usage_us = dict(line.split() for line in _told(folder, "cpu.stat").splitlines()).get("usage_usec")
     if usage_us is not None:
         return [int(usage_us) / 1e6]
-    usage_ns = _read(folder / "cpuacct.usage").strip()  # version 1, where both controllers are mounted together
+    usage_ns = _told(folder, "cpuacct.usage").strip()  # version 1, where both controllers are mounted together
     return [int(usage_ns) / 1e9] if usage_ns.isdecimal() else []
 
 
@@ -129,17 +130,32 @@ def _memory_limit(folder: Path) -> list[tuple[int, int]]:
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()
+        limit, usage = _told(folder, limit_name).strip(), _told(folder, usage_name).strip()
         if not (limit.isdecimal() and usage.isdecimal()) or int(limit) >= _NO_LIMIT_BYTES:
             continue
-        cache = dict(line.split() for line in _read(folder / "memory.stat").splitlines()).get(cache_name, "0")
+        cache = dict(line.split() for line in _told(folder, "memory.stat").splitlines()).get(cache_name, "0")
         return [(int(limit), max(0, int(limit) - int(usage) + int(cache)))]
     return []
 
 
-def _read(path: Path) -> str:
+def _told(folder: Path, name: str) -> str:
+    """Empty where the group has no such file, or it is not ours to read."""
+    return _read(os.path.join(folder, name)) if name in _names(folder) else ""  # noqa: PTH118  once per launch and file
+
+
+@lru_cache(maxsize=64)
+def _names(folder: Path) -> frozenset[str]:
+    """Remembered: which files a group has follows from its controllers."""
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return frozenset()
+
+
+def _read(path: str | Path) -> str:
     """Empty where the file is missing or not ours to read."""
     try:
-        return path.read_text()
+        with open(path) as file:  # noqa: PTH123
+            return file.read()
     except OSError:
         return ""

@@ -108,6 +108,11 @@ def current() -> dict[str, str]:
     return dict(os.environ)
 
 
+def value(name: str) -> str:
+    """Of one variable in this process; empty when it is not set. A copy of all takes a tenth of a millisecond."""
+    return os.environ.get(name, "")
+
+
 def replace_all(variables: Mapping[str, str]) -> None:
     """Make `variables` this process's whole environment. For ranks only: the kernel's is never changed."""
     for name in [name for name in os.environ if name not in variables]:

@@ -42,7 +42,7 @@ def probe_node() -> NodeHardware:
         visible_ids={kind: entries for kind, entries in ids.items() if entries is not None},
         unusable={kind: sentence for kind, sentence in unusable.items() if sentence},
         platform=sys.platform,
-        tpu_evidence=tpu_evidence(variables),
+        tpu_evidence=tpu_evidence(),
         mpi_command=mpi_command(variables),
         saved_config=saved_config(variables),
     )

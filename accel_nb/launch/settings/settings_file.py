@@ -38,9 +38,10 @@ def existing_file() -> Path | None:
     """The file that counts when none is named: ours, else Accelerate's, else none. The one that ``ACCEL_NB_CONFIG``
     names counts also when it is missing, which is then told.
     """
-    if own_file() == Path(os.devnull):
+    own = own_file()
+    if own == Path(os.devnull):
         return None
-    if own_file().is_file() or environment.current().get(environment.CONFIG):
-        return own_file()
+    if own.is_file() or environment.value(environment.CONFIG):
+        return own
     saved = saved_config(environment.current())
     return None if saved is None else Path(saved.path)

@@ -104,20 +104,25 @@ class TestTpuEvidence:
             ({}, ""),
         ],
     )
-    def test_x03_variables(self, variables: dict[str, str], evidence: str, tmp_path: Path) -> None:
-        assert tpu_evidence(variables, tmp_path) == evidence
+    def test_x03_variables(
+        self, variables: dict[str, str], evidence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+        assert tpu_evidence(tmp_path) == evidence
 
     def test_x03_device_files_of_a_tpu_vm(self, tmp_path: Path) -> None:
         (tmp_path / "dev").mkdir()
         (tmp_path / "dev" / "accel0").touch()
 
-        assert tpu_evidence({}, tmp_path) == "/dev/accel0"
+        assert tpu_evidence(tmp_path) == "/dev/accel0"
 
     def test_x03_another_vendors_accelerator_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "dev" / "accel").mkdir(parents=True)
         (tmp_path / "dev" / "accel" / "accel0").touch()
 
-        assert tpu_evidence({}, tmp_path) == ""
+        assert tpu_evidence(tmp_path) == ""
 
     @pytest.mark.parametrize(
         ("vendor", "device", "evidence"),
@@ -135,7 +140,7 @@ class TestTpuEvidence:
         (bus / "vendor").write_text(vendor + "\n")
         (bus / "device").write_text(device + "\n")
 
-        assert tpu_evidence({}, tmp_path) == evidence
+        assert tpu_evidence(tmp_path) == evidence
 
 
 @pytest.mark.parametrize(
