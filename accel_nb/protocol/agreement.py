@@ -81,7 +81,7 @@ def agree(
 
     Raises DistributedOperationException on every rank when calls differ, or when a rank can never come or does not in
     time; AnotherRankFailed when one that is waited for has failed. Nothing is compared where this rank, or a peer, does
-    not compare; peers are waited for all the same.
+    not compare; peers are waited for all the same. Ranks whose numbers are not aligned neither wait nor compare.
     """
     peers = [rank for rank in range(own.page.num_ranks) if rank != own.rank]
     late = _late(own.page, peers, number)
@@ -89,7 +89,7 @@ def agree(
         _wait(own, number, late, timeout_s=timeout_s, at_most_s=at_most_s)
     _compare(own, number, peers, waited=True)
     left = _left(own.page, number, peers)
-    return _left_text(own, number, left) if left else ""
+    return _left_text(own, number, left) if left and _is_aligned(own, number) else ""
 
 
 def look(own: RankLedger, number: int) -> None:
@@ -98,6 +98,10 @@ def look(own: RankLedger, number: int) -> None:
     DistributedOperationException when one differs, on the ranks that find out.
     """
     _compare(own, number, [rank for rank in range(own.page.num_ranks) if rank != own.rank], waited=False)
+
+
+def _is_aligned(own: RankLedger, number: int) -> bool:
+    return own.page.are_aligned(number >> GENERATION_BITS)
 
 
 def _late(page: LedgerPage, ranks: Sequence[int], number: int) -> list[int]:
@@ -118,6 +122,8 @@ def _wait(
     spin_s = 0.0 if crowded else _SPIN_S
     while late:
         waited_s = time.monotonic() - started
+        if not _is_aligned(own, number):
+            return
         _refuse_hopeless(own, number, late)
         try:
             for question in _questions:
@@ -177,7 +183,7 @@ def _compare(own: RankLedger, number: int, peers: Sequence[int], *, waited: bool
             continue
         # A note may be met half written, if not on x86.
         time.sleep(_SECOND_LOOK_S)
-        if page.signature(rank, number) not in (signature, None, 0):
+        if page.signature(rank, number) not in (signature, None, 0) and _is_aligned(own, number):
             raise _difference(own, number, waited=waited)
 
 

@@ -9,7 +9,8 @@ Whoever reads may catch a note while it is written: see `LedgerPage.call`. All n
 the hardware stores whole (``struct.pack_into`` would clear them first).
 
 A *call* is one operation of all ranks: numbered, so that the n-th of one rank belongs to the n-th of another. An
-*activity* is what a rank does on its own and what others may have to wait for: a backward pass, the next batch.
+*activity* is what a rank does on its own and what others may have to wait for: a backward pass, the next batch. What
+other threads than the function's call is counted, and gets no number: see `LedgerPage.are_aligned`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _LONGEST_TEXT = 4 << 10
 # What the words of a rank's header, and of each of its calls, hold.
 (
     _NUMBER, _LIFE, _ACTIVITY, _ACTIVITY_PLACE, _ACTIVITY_SINCE, _STEPS, _STEP_ENDED, _OWN, _INPUT, _BATCH_SIZE,
-    _NUMBER_BEFORE, _REPORTED, _OPENED_GROUP,
-) = range(13)  # fmt: skip
-_HEADER_WORDS = 16
+    _NUMBER_BEFORE, _REPORTED, _OPENED_GROUP, _ELSEWHERE, _ELSEWHERE_OPERATION, _ELSEWHERE_PLACE, _ELSEWHERE_SINCE,
+) = range(17)  # fmt: skip
+_HEADER_WORDS = 24
 _CALL_NUMBER, _SIGNATURE, _OPERATION, _GIVEN, _PLACE, _BEGUN, _ENDED = range(7)
 _CALL_WORDS = 8
 _BLOCK_BYTES = (_HEADER_WORDS + NUM_CALLS * _CALL_WORDS) * _WORD + _TEXT_BYTES
@@ -102,6 +103,13 @@ class RankNotes(msgspec.Struct, frozen=True, kw_only=True):
     """The part of `own_ns` spent waiting for batches."""
     batch_size: int
     """That a search for a fitting batch size tries now; 0: none."""
+    num_elsewhere: int = 0
+    """Operations of the default group that other threads have begun; counted and written like `number`."""
+    elsewhere: str = ""
+    """The newest of these, while a thread is inside of it; empty: none is."""
+    elsewhere_file: str = ""
+    elsewhere_line: int = 0
+    elsewhere_since_ns: int = 0
 
 
 class LedgerPage:
@@ -136,6 +144,16 @@ class LedgerPage:
         """As `RankLedger.note_opened_group`."""
         return bool(self.words[self.base(rank) + _OPENED_GROUP])
 
+    def are_aligned(self, generation: int) -> bool:
+        """Whether the calls of one number belong together. They need not while other threads have begun more operations
+        of the default group on one rank than on another: one of those may belong to a numbered call.
+        """
+        return len({self._elsewhere(rank, generation) for rank in range(self.num_ranks)}) <= 1
+
+    def _elsewhere(self, rank: int, generation: int) -> int:
+        word = self.words[self.base(rank) + _ELSEWHERE]
+        return word if word >> GENERATION_BITS == generation else 0
+
     def signature(self, rank: int, number: int) -> int | None:
         """Of `rank`'s call `number`; None when it is not kept any more, or not there yet."""
         at = self._call_at(rank, number)
@@ -158,14 +176,17 @@ class LedgerPage:
         base = self.base(rank)
         words = list(self.words[base : base + _HEADER_WORDS])
         file, line = self._place(rank, words[_ACTIVITY_PLACE])
-        busy = words[_ACTIVITY_SINCE] > 0
+        busy, since_ns = words[_ACTIVITY_SINCE] > 0, words[_ELSEWHERE_SINCE]
+        thread_file, thread_line = self._place(rank, words[_ELSEWHERE_PLACE]) if since_ns else ("", 0)
         return RankNotes(
             rank=rank, life=words[_LIFE], number=words[_NUMBER], number_before=words[_NUMBER_BEFORE],
             call=self.call(rank, words[_NUMBER]) if words[_NUMBER] else None,
             activity=self._text(rank, words[_ACTIVITY]) if busy else "", activity_file=file if busy else "",
             activity_line=line if busy else 0, activity_since_ns=words[_ACTIVITY_SINCE], num_steps=words[_STEPS],
             step_ended_ns=words[_STEP_ENDED], own_ns=words[_OWN], input_ns=words[_INPUT],
-            batch_size=words[_BATCH_SIZE],
+            batch_size=words[_BATCH_SIZE], num_elsewhere=words[_ELSEWHERE],
+            elsewhere=self._text(rank, words[_ELSEWHERE_OPERATION]) if since_ns else "", elsewhere_file=thread_file,
+            elsewhere_line=thread_line, elsewhere_since_ns=since_ns,
         )  # fmt: skip
 
     def fingerprint(self, rank: int) -> bytes:
@@ -199,7 +220,9 @@ class LedgerPage:
 
 
 class RankLedger:
-    """One rank's own block. Only the thread that runs the function may write, and no child of the rank's."""
+    """One rank's own block. Only the thread that runs the function may write, and no child of the rank's; other threads
+    write by `elsewhere` alone.
+    """
 
     def __init__(self, page: LedgerPage, rank: int) -> None:
         self.page = page
@@ -216,6 +239,8 @@ class RankLedger:
         self._words = page.words
         self._base = page.base(rank)
         self._number = 0
+        self._new_text = threading.Lock()
+        """Held while texts are added, which other threads may do, too."""
         self._texts: dict[str, int] = {}
         self._notes: dict[tuple[str, str, str, int], tuple[int, int, int, int]] = {}
         """Operation, given, file, line -> the words of such a call, as long as its texts are kept."""
@@ -298,10 +323,11 @@ class RankLedger:
         else, as a backward pass, it ends when the slowest rank has ended it.
         """
         words, base = self._words, self._base
-        self._make_room()
         outer = words[base + _ACTIVITY], words[base + _ACTIVITY_PLACE], words[base + _ACTIVITY_SINCE]
-        words[base + _ACTIVITY] = self._kept(name)
-        words[base + _ACTIVITY_PLACE] = self._placed(file, line)
+        with self._new_text:
+            self._make_room()
+            words[base + _ACTIVITY] = self._kept(name)
+            words[base + _ACTIVITY_PLACE] = self._placed(file, line)
         words[base + _ACTIVITY_SINCE] = begun = time.monotonic_ns()
         busy_before_ns = self._busy_ns
         try:
@@ -315,6 +341,25 @@ class RankLedger:
                 self._busy_ns = busy_before_ns + took
             words[base + _ACTIVITY_SINCE] = outer[2]
             words[base + _ACTIVITY], words[base + _ACTIVITY_PLACE] = outer[0], outer[1]
+
+    @contextmanager
+    def elsewhere(self, operation: str, file: str, line: int) -> Iterator[None]:
+        """While inside, the calling thread, not the function's, is in `operation` of the default group."""
+        words, base = self._words, self._base
+        with self._new_text:
+            generation = self._number >> GENERATION_BITS << GENERATION_BITS
+            own = words[base + _ELSEWHERE] = max(words[base + _ELSEWHERE], generation) + 1
+            self._make_room()
+            words[base + _ELSEWHERE_OPERATION] = self._kept(operation)
+            words[base + _ELSEWHERE_PLACE] = self._placed(file, line)
+            words[base + _ELSEWHERE_SINCE] = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            with self._new_text:
+                # Else another thread has begun one meanwhile.
+                if words[base + _ELSEWHERE] == own:
+                    words[base + _ELSEWHERE_SINCE] = 0
 
     def step(self) -> None:
         """Note that an optimizer step is over."""
@@ -335,14 +380,15 @@ class RankLedger:
 
     def _new_note(self, operation: str, given: str, file: str, line: int) -> tuple[int, int, int, int]:
         """What the words of such a call hold."""
-        self._make_room()
         digest = blake2b(f"{_CARRIED_OUT_BY.get(operation, operation)}\0{given}".encode(), digest_size=8).digest()
-        note = int.from_bytes(digest) | 1, self._kept(operation), self._kept(given), self._placed(file, line)
-        self._notes[operation, given, file, line] = note
+        with self._new_text:
+            self._make_room()
+            note = int.from_bytes(digest) | 1, self._kept(operation), self._kept(given), self._placed(file, line)
+            self._notes[operation, given, file, line] = note
         return note
 
     def _make_room(self) -> None:
-        """For the texts of one note: none of them may displace another."""
+        """For the texts of one note: none of them may displace another. With `_new_text` held, until they are there."""
         if self._text_end > _TEXT_BYTES - 3 * _LONGEST_TEXT or len(self._notes) >= _MOST_NOTES:
             self._texts.clear()
             self._notes.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 
@@ -84,6 +85,25 @@ def waits_natively_in_operations_that_differ() -> None:
     assert own is not None
     own.begin("accel_nb.utils.gather", f"[{os.environ['RANK']}] float32", "<Cell In[3]>", 7)
     _deaf()
+
+
+def another_thread_waits(seconds: float) -> None:
+    """On rank 0, while rank 1 is busy."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+
+    def gather() -> None:
+        distributed.all_reduce(torch.ones(2))  # in the other thread
+
+    if distributed.get_rank() == 0:
+        thread = threading.Thread(target=gather)
+        thread.start()
+        thread.join()  # of the other thread
+    else:
+        time.sleep(seconds)  # beside it
+        gather()
 
 
 def one_is_stopped() -> None:

@@ -124,6 +124,19 @@ def test_d16_uneven_loops_of_a_gloo_ddp(after_s: float) -> None:
     assert [text.startswith(expected) for text in first] == ([True] if after_s else [])
 
 
+def test_k02_another_thread_that_waits_is_told_with_its_line() -> None:
+    launched = launch(hang_code.another_thread_waits, 3.5, timeouts=SOON)
+
+    assert launched.values == [None, None]
+    joins, waits, beside = map(line_of, ("# of the other thread", "# in the other thread", "# beside it"))
+    first, *_ = told(launched, "another thread")
+    assert first == (
+        f"rank 0 is at hang_code.py, line {joins} (`thread.join()  # of the other thread`), another thread is in "
+        f"torch.distributed.all_reduce (hang_code.py, line {waits}); rank 1 is at hang_code.py, line {beside} "
+        "(`time.sleep(seconds)  # beside it`)"
+    )
+
+
 def test_k13_all_ranks_in_their_first_operation() -> None:
     launched = launch(hang_code.all_wait_in_their_first_operation, 2.5, timeouts=SOON)
 

@@ -74,6 +74,30 @@ def test_every_rank_says_what_each_has_called_and_the_first_reports(ranks: list[
     assert event.sentence.endswith("rank 2 gather([2] float32) (Cell In[3], line 9)")
 
 
+def test_while_other_threads_have_called_more_on_one_rank_nobody_waits_or_compares(ranks: list[RankLedger]) -> None:
+    number = begin(ranks[0])
+    with ranks[1].elsewhere("gather", "", 0):
+        assert agreement.agree(ranks[0], number, timeout_s=FOREVER) == ""
+    begin(ranks[1], "[3] float32")
+    begin(ranks[2])
+    agreement.look(ranks[0], number)
+    for own in (ranks[0], ranks[2]):
+        with own.elsewhere("gather", "", 0):
+            pass
+
+    assert "\n  rank 1: [3] float32 (Cell In[3], line 8)\n" in refusal(ranks[0], number)
+
+
+def test_what_other_threads_called_in_another_process_group_is_forgotten(ranks: list[RankLedger]) -> None:
+    with ranks[1].elsewhere("gather", "", 0):
+        pass
+    for own in ranks:
+        own.begin_generation(2)
+    numbers = [begin(own, f"[{own.rank}] float32") for own in ranks]
+
+    refusal(ranks[0], numbers[0])
+
+
 def test_who_only_looks_does_not_wait_and_finds_those_who_came_before(ranks: list[RankLedger]) -> None:
     first = begin(ranks[0])
     agreement.look(ranks[0], first)

@@ -61,6 +61,22 @@ def test_signatures_are_equal_when_operation_and_given_are(page: LedgerPage) -> 
     assert page.signature(0, 1) == 0
 
 
+def test_what_another_thread_is_in_is_read_while_it_is(page: LedgerPage) -> None:
+    own = RankLedger(page, 0)
+    own.begin_generation(2)
+
+    with own.elsewhere("gather", "Cell In[3]", 7), own.elsewhere("reduce", "Cell In[3]", 8):
+        inside = page.notes(0)
+        assert not page.are_aligned(2)
+        assert page.are_aligned(1)
+
+    assert (inside.elsewhere, inside.elsewhere_file, inside.elsewhere_line) == ("reduce", "Cell In[3]", 8)
+    assert inside.elsewhere_since_ns > 0
+    assert inside.num_elsewhere == (2 << ledger.GENERATION_BITS) + 2
+    after = page.notes(0)
+    assert (after.elsewhere, after.elsewhere_since_ns, after.number) == ("", 0, 2 << ledger.GENERATION_BITS)
+
+
 def test_only_the_newest_calls_are_kept(page: LedgerPage) -> None:
     own = RankLedger(page, 0)
     for turn in range(ledger.NUM_CALLS + 3):

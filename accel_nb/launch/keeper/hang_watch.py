@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...protocol.ledger import ENDED, GENERATION_BITS, RUNNING, Call, RankNotes
+from ...protocol.ledger import ENDED, GENERATION_BITS, RETURNED, RUNNING, Call, RankNotes
 
 RETURNED_SETTLE_S = 1.0
 """A rank that waits for one which has returned gets this long to notice it by itself, when its connection closes: its
@@ -32,6 +32,8 @@ class Wait(NamedTuple):
     rank: int
     what: str
     begun_ns: int
+    elsewhere: bool = False
+    """Another thread than the function's is."""
 
 
 class TellStall(NamedTuple):
@@ -81,13 +83,14 @@ class HangWatch:
                 self._changed_ns[one.rank] = now_ns
         if (dead_end := self._settled(dead_end_of(notes), now_ns)) is not None:
             return dead_end
-        waits = _waits(notes, self._num_ranks)
-        if self._told is not None and self._told not in waits:
+        elsewhere, waits = _waits_elsewhere(notes), _waits(notes, self._num_ranks)
+        if self._told is not None and self._told not in (*waits, *elsewhere):
             return self._over(self._told, now_ns)
+        waits = waits or elsewhere
         if (wait := self._told or min(waits, key=lambda each: each.begun_ns, default=None)) is None:
             return None
         waits_s = (now_ns - wait.begun_ns) / _NS
-        if not self._is_due(waits_s, now_ns):
+        if not self._is_due(wait, waits_s, now_ns):
             return None
         self._told, self._told_ns, self._next_s = wait, now_ns, 2 * waits_s
         return TellStall(wait, waits_s)
@@ -96,11 +99,13 @@ class HangWatch:
         """Whether `notes`, taken later, still show what `look` has found."""
         if isinstance(found, DeadEnd):
             return dead_end_of(notes) == found
-        return found.wait in _waits(notes, self._num_ranks)
+        return found.wait in (*_waits(notes, self._num_ranks), *_waits_elsewhere(notes))
 
-    def _is_due(self, waits_s: float, now_ns: int) -> bool:
+    def _is_due(self, wait: Wait, waits_s: float, now_ns: int) -> bool:
         changed_ns = max(self._changed_ns.values())
         quiet_s = (now_ns - changed_ns) / _NS
+        if wait.elsewhere and quiet_s < self._patience_s:
+            return False  # it may wait for what comes rarely, while the function goes on
         if self._told is not None and changed_ns > self._told_ns and quiet_s >= self._patience_s:
             return True  # the picture has changed
         return waits_s >= self._next_s * (1 if quiet_s >= self._patience_s else BUSY_OTHERS)
@@ -129,7 +134,8 @@ def open_call(notes: RankNotes) -> Call | None:
 
 def dead_end_of(notes: Sequence[RankNotes]) -> DeadEnd | None:
     """Which ranks can never go on, as it looks now."""
-    calls = {one.rank: call for one in notes if (call := open_call(one)) is not None}
+    opened = {one.rank: call for one in notes if (call := open_call(one)) is not None}
+    calls = {rank: call for rank, call in opened.items() if _are_aligned(notes, call.number)}
     ended = [one for one in notes if one.life == ENDED]
     # The n-th operation of one rank belongs to the n-th of another, and who has ended makes no more of them.
     absent = {rank: [other.rank for other in ended if not _came_to(other, call.number)] for rank, call in calls.items()}
@@ -162,6 +168,13 @@ def number_in_group(number: int) -> int:
     return number & ((1 << GENERATION_BITS) - 1)
 
 
+def _are_aligned(notes: Sequence[RankNotes], number: int) -> bool:
+    """As `LedgerPage.are_aligned`."""
+    generation = number >> GENERATION_BITS
+    counts = (one.num_elsewhere for one in notes)
+    return len({count if count >> GENERATION_BITS == generation else 0 for count in counts}) <= 1
+
+
 def _came_to(notes: RankNotes, number: int) -> bool:
     """Whether the rank has begun the call `number`, in a process group that it may have closed since."""
     is_past_group = notes.number >> GENERATION_BITS > number >> GENERATION_BITS
@@ -173,6 +186,15 @@ def _waits(notes: Sequence[RankNotes], num_ranks: int) -> list[Wait]:
     if not waits:
         waits = _parted(notes)
     return waits
+
+
+def _waits_elsewhere(notes: Sequence[RankNotes]) -> list[Wait]:
+    """Other threads than the functions', in operations of all ranks."""
+    return [
+        Wait(one.rank, f"{one.elsewhere} {one.num_elsewhere}", one.elsewhere_since_ns, elsewhere=True)
+        for one in notes
+        if one.elsewhere and one.life in (RUNNING, RETURNED)
+    ]
 
 
 def _wait_of(notes: RankNotes, num_ranks: int) -> Wait | None:
@@ -192,5 +214,7 @@ def _parted(notes: Sequence[RankNotes]) -> list[Wait]:
     begun = [one for one in notes if one.call is not None and one.life == RUNNING]
     first = max(begun, key=lambda one: one.number, default=None)
     if first is None or first.call is None or all(_came_to(other, first.number) for other in notes):
+        return []
+    if not _are_aligned(notes, first.number):
         return []
     return [Wait(first.rank, f"after call {first.number}", first.call.ended_ns or first.call.begun_ns)]

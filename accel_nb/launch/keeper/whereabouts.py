@@ -33,6 +33,7 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
         number=number_in_group(notes.number),
         num_steps=notes.num_steps,
         stack=readable_stack(stacks.own)[:MAX_STACK_CHARS],
+        details=_elsewhere(notes),
     )
     if notes.life in (RETURNED, ENDED, FAILED):
         return replace(known, state="failed" if notes.life == FAILED else "returned")
@@ -47,8 +48,9 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
         noted = Frame(notes.activity_file, notes.activity_line, "") if notes.activity_file else frame
         waiting = replace(known, operation=notes.activity, waits_s=(now_ns - notes.activity_since_ns) / _NS)
         details = _reading(noted, stacks, frame, cells) if reads else ()
-        return _at(replace(waiting, state="waits", details=details), noted, cells)
-    return _at(replace(known, details=_reading(frame, stacks, frame, cells) if reads else ()), frame, cells)
+        return _at(replace(waiting, state="waits", details=(*known.details, *details)), noted, cells)
+    details = _reading(frame, stacks, frame, cells) if reads else ()
+    return _at(replace(known, details=(*known.details, *details)), frame, cells)
 
 
 def sentence(ranks: Sequence[Whereabouts]) -> str:
@@ -80,6 +82,15 @@ def after_steps(num_steps: int) -> str:
     if not num_steps:
         return ""
     return " after 1 optimizer step" if num_steps == 1 else f" after {num_steps} optimizer steps"
+
+
+def _elsewhere(notes: RankNotes) -> tuple[str, ...]:
+    """What another thread than the function's waits in."""
+    if not notes.elsewhere:
+        return ()
+    frame = Frame(notes.elsewhere_file, notes.elsewhere_line, "")
+    place = f" ({frame.place})" if frame.file else ""
+    return (f"another thread is in {operation_name(notes.elsewhere)}{place}",)
 
 
 def _at(known: Whereabouts, frame: Frame | None, cells: Cells) -> Whereabouts:
@@ -128,7 +139,8 @@ def _clause(group: Sequence[Whereabouts], *, told_number: bool) -> str:
             unknown = f"{who} {'do' if several else 'does'} not say where {'they are' if several else 'it is'}"
             return ", ".join([unknown, *one.details])
         case "returned":
-            return f"{who} {'have' if several else 'has'} returned{after_steps(one.num_steps)}"
+            returned = f"{who} {'have' if several else 'has'} returned{after_steps(one.num_steps)}"
+            return ", ".join([returned, *one.details])
         case "failed":
             return f"{who} {'have' if several else 'has'} failed"
         case "gone":

@@ -1,11 +1,11 @@
 """Around the operations of ``torch.distributed`` that the user or a library calls, in ranks only: each is noted in the
 ledger, and those of all ranks are compared before they begin.
 
-Signature, result and effect of torch's functions stay, and so do the functions themselves. Only the thread that runs
-the user's function is watched: there an operation of all ranks gets a number, and one of a smaller group is noted as an
-activity. What such a function calls in turn, and what `accel_nb`'s own operations call, is not noted again; nor is what
-a backward calls: the callbacks of its futures (communication hooks) run in this thread or in one of torch's, as it
-happens, so that ranks would count differently.
+Signature, result and effect of torch's functions stay, and so do the functions themselves. In the thread that runs the
+user's function an operation of all ranks gets a number, and one of a smaller group is noted as an activity; of the
+user's other threads those of all ranks are counted. What such a function calls in turn, and what `accel_nb`'s own
+operations call, is not noted again; nor is what a backward calls: the callbacks of its futures (communication hooks)
+run in this thread or in one of torch's, as it happens, so that ranks would count differently.
 
 Ranks wait for each other only where the operation would wait anyway: over gloo, without ``async_op``. Elsewhere a rank
 looks at those that have come before it, and goes on.
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -29,6 +31,7 @@ from .torch_operations import ACTIVITIES, OPERATIONS, Given, Operation, Waits
 Function = Callable[..., Any]  # torch's: what it takes and gives is its own business
 
 _OURS = ("accel_nb.launch", "accel_nb.protocol")
+_NOTHING = nullcontext()
 _FOR_SOME_S = 1.0
 """So long ranks wait for all before an operation that blocks maybe only for some of them: later ones may depend on what
 the others do afterwards.
@@ -44,6 +47,11 @@ class _Transport(msgspec.Struct, frozen=True, kw_only=True):
     waits_always: bool
 
 
+class _ThreadState(threading.local):
+    depth = 0
+    """Operations and backward passes around what is called now."""
+
+
 class CollectiveShim:
     """Wraps torch's functions in this process. Installed before ranks are forked, active where there is a ledger."""
 
@@ -52,6 +60,7 @@ class CollectiveShim:
         self._has_new_gradients = False
         self._in_backward = False
         """Of the thread that runs the function."""
+        self._other_thread = _ThreadState()
         self._is_installed = self._knows_compiler = False
 
     def install(self) -> None:
@@ -88,7 +97,8 @@ class CollectiveShim:
         def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  torch's
             own = ledger.own()
             if own is None or own.inside or not own.may_write:
-                return original(*args, **kwargs)
+                with self._without_number(own, operation, args, kwargs):
+                    return original(*args, **kwargs)
             try:
                 given = given_to(*args, **kwargs)
             except (AttributeError, TypeError, IndexError):
@@ -102,7 +112,7 @@ class CollectiveShim:
             number = self._begin(own, operation, given)
             hopeless = ""
             try:
-                if own.compares and not agreement.is_unchecked():
+                if own.page.is_whole and own.compares and not agreement.is_unchecked():
                     hopeless = self._compare(own, number, operation.waits, given)
                 return original(*args, **kwargs)
             except RuntimeError as error:
@@ -113,6 +123,31 @@ class CollectiveShim:
                 own.end(number)
 
         return noted
+
+    def _without_number(
+        self, own: RankLedger | None, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AbstractContextManager[None]:
+        if own is None or own.may_write:
+            return _NOTHING
+        counts = not self._other_thread.depth and own.spans_run and _is_pythons_thread()
+        try:
+            counts = counts and _is_default(operation.given(*args, **kwargs).group)
+        except (AttributeError, TypeError, IndexError):
+            counts = False
+        return self._elsewhere(own, operation.name if counts else "")
+
+    @contextmanager
+    def _elsewhere(self, own: RankLedger, name: str) -> Iterator[None]:
+        """Around what another thread calls. `name`: of an operation that counts; empty: it does not."""
+        self._other_thread.depth += 1
+        try:
+            if name:
+                with own.elsewhere(name, *users_place()):
+                    yield
+            else:
+                yield
+        finally:
+            self._other_thread.depth -= 1
 
     def _begin(self, own: RankLedger, operation: Operation, given: Given) -> int:
         self.keep_compiler_out()
@@ -155,8 +190,11 @@ class CollectiveShim:
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  torch's
             own = ledger.own()
-            if own is None or not own.spans_run or not own.may_write:
+            if own is None or not own.spans_run:
                 return original(*args, **kwargs)
+            if not own.may_write:
+                with self._elsewhere(own, ""):
+                    return original(*args, **kwargs)
             self._has_new_gradients = True
             outer, self._in_backward = self._in_backward, True
             try:
@@ -210,10 +248,17 @@ def _replace(module: ModuleType, name: str, new: Function) -> None:
             vars(other)[name] = new
 
 
+def _is_pythons_thread() -> bool:
+    """Whether somebody has started this thread: those of torch call what belongs to a backward (futures' callbacks)."""
+    ident = threading.get_ident()
+    # Of a thread that is not Python's, its `current_thread` would make up an object.
+    return any(one.ident == ident and not isinstance(one, threading._DummyThread) for one in threading.enumerate())  # noqa: SLF001
+
+
 def _is_default(group: object) -> bool:
     from torch.distributed import distributed_c10d
 
-    return group is distributed_c10d.GroupMember.WORLD
+    return group is None or group is distributed_c10d.GroupMember.WORLD
 
 
 def _transport(generation: int) -> _Transport:

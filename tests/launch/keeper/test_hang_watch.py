@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accel_nb.launch.keeper.hang_watch import (
     DIFFERENT_SETTLE_S,
@@ -72,6 +74,36 @@ def test_a_long_computation_while_nobody_waits_is_no_stall(watch: HangWatch) -> 
     both = [notes(rank, call(4, ended_s=1)) for rank in range(2)]
 
     assert looks(watch, both, 1, 500) == []
+
+
+def test_k02_another_thread_that_waits_is_told_when_nothing_else_happens(watch: HangWatch) -> None:
+    listens: dict[str, Any] = {"elsewhere": "torch.distributed.broadcast", "num_elsewhere": 1, "elsewhere_since_ns": S}
+    told_while_busy = [
+        found
+        for step in range(1, 30)
+        for found in looks(watch, [notes(0, num_steps=step, **listens), notes(1)], step * 10, step * 10 + 10)
+    ]
+
+    ((told_s, found),) = looks(watch, [notes(0, num_steps=30, **listens), notes(1)], 300, 340)
+
+    assert told_while_busy == []
+    assert told_s == pytest.approx(330, abs=0.3)
+    assert isinstance(found, TellStall)
+    assert (found.wait.rank, found.wait.elsewhere) == (0, True)
+    waits = notes(1, call(1, begun_s=340))
+    assert watch.lasts(found, [notes(0, num_steps=30, **listens), waits])
+    ((_, ended),) = looks(watch, [notes(0, num_steps=30), waits], 340, 341)
+    assert isinstance(ended, TellEnd)
+
+
+def test_numbers_are_no_dead_end_where_other_threads_have_called_some(watch: HangWatch) -> None:
+    different = [notes(0, call(3)), notes(1, call(3, signature=8))]
+    returned = [notes(0, call(3)), notes(1, life=ENDED, number=2)]
+
+    for picture in (different, returned):
+        assert any(isinstance(found, DeadEnd) for _, found in looks(HangWatch(STALLED_S, 2), picture, 0, 5))
+        picture[1] = replace(picture[1], num_elsewhere=1)
+        assert looks(watch, picture, 0, 5) == []
 
 
 def test_a_rank_that_goes_on_alone_after_all_operations_is_no_stall(watch: HangWatch) -> None:

@@ -184,6 +184,30 @@ def meeting_while_they_end(*, in_a_thread: bool) -> None:
         atexit.register(meet)
 
 
+def from_two_threads() -> tuple[list[float], int]:
+    """What rank 0 calls in the function's thread rank 1 calls in another one, once; the sums, and the calls noted."""
+    import torch
+    from torch import distributed
+
+    from accel_nb.protocol import ledger
+
+    distributed.init_process_group("gloo")
+    own = ledger.own()
+    assert own is not None
+    before = own.page.number(own.rank)
+    totals = [torch.full((size,), float(size)) for size in range(1, 5)]
+    if distributed.get_rank() == 1:
+        thread = threading.Thread(target=distributed.all_reduce, args=(totals[0],))
+        thread.start()
+        thread.join()
+    for total in totals[distributed.get_rank() :]:
+        distributed.all_reduce(total)
+    gathered: list[float | None] = [None, None]
+    distributed.all_gather_object(gathered, totals[3][0].item())
+    assert gathered == [8.0, 8.0]
+    return [total[0].item() for total in totals], own.page.number(own.rank) - before
+
+
 def leaving_without_a_word() -> None:
     """Rank 1 ends by os._exit out of atexit, while rank 0 waits for it."""
     from torch import distributed

@@ -175,6 +175,10 @@ def test_ranks_may_meet_while_they_end(in_a_thread: bool) -> None:
     assert "[r0-r1] met 2" in launched.text
 
 
+def test_a_rank_may_call_from_another_thread_what_the_others_call_from_the_functions() -> None:
+    assert on_ranks(code.from_two_threads) == [([2.0, 4.0, 6.0, 8.0], 5), ([2.0, 4.0, 6.0, 8.0], 4)]
+
+
 def test_a_rank_that_ends_without_a_word_ends_the_run() -> None:
     failure = launch(code.leaving_without_a_word).failure
 
