@@ -176,6 +176,24 @@ def recomputing() -> None:
     print("went on")
 
 
+def stepping_within_backward() -> None:
+    """Each parameter by an optimizer of its own, as soon as its gradient is there, which is then let go of."""
+    model = nn.Sequential(Branches(), nn.Linear(4, 4))
+    optimizers: dict[torch.Tensor, torch.optim.Optimizer] = {
+        parameter: torch.optim.Adam([parameter]) for parameter in model.parameters()
+    }
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(2):
+        model(torch.rand(8, 4)).sum().backward()
+        print("went on")
+
+
 def compiled() -> None:
     model = Branches()
     steps(cast("nn.Module", torch.compile(model, backend="eager")), torch.optim.SGD(model.parameters(), lr=0.1))

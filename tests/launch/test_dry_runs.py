@@ -98,6 +98,19 @@ def test_recomputed_activations_are_not_held() -> None:
     assert "Warning" not in launched.text
 
 
+def test_optimizers_that_step_within_the_backward_all_do_so() -> None:
+    result, launched = dry(code.stepping_within_backward)
+
+    assert "went on" not in launched.text
+    report = report_of(result)
+    layer = 4 * (4 * 4 + 4)
+    assert (report.stepped, report.batch_size, report.parameter_bytes) == (True, 8, 3 * layer)
+    assert 0 < report.gradient_bytes < 2 * layer, "not all at one time"
+    assert 2 * 2 * layer <= report.optimizer_bytes <= 2 * 2 * layer + 4 * 4  # of both layers that take part
+    assert report.unused == ()
+    assert result.ok
+
+
 def test_a_compiled_model_is_its_users_model() -> None:
     result, launched = dry(code.compiled)
 

@@ -1,21 +1,25 @@
 """A rank of a dry run: call the function, measure its first optimizer step, end it there, report.
 
 Nothing of the function's is changed. torch tells when modules are called, when tensors are saved for backward and when
-an optimizer steps, whatever framework does it.
+an optimizer steps, whatever framework does it. Optimizers that step within a backward, by hooks of parameters, have
+made the step when the backward is over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...protocol import sink
-from ...protocol.events import DryRunReport, UnusedParameters
+from ...protocol.events import DryRunReport
 from ..failures import exit_status_of
 from . import step_sizes
 from .saved_for_backward import SavedForBackward
+from .stepped import Stepped
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +57,11 @@ def ending_after_one_step(function: Function) -> Callable[..., None]:
     return one_step
 
 
+class _Backwards(threading.local):
+    depth = 0
+    """Of those under way in a thread: one that recomputes calls another."""
+
+
 class _Step:
     """What is known of the step. The thread that calls the function trains; others' activations are not seen."""
 
@@ -65,13 +74,11 @@ class _Step:
         """The modules that the function has called itself, by id."""
         self._batch_size: int | None = None
         self._batch_bytes = 0
-        self._stepped: list[torch.Tensor] = []
-        """What the optimizer changes that stepped last."""
+        self._backwards = _Backwards()
+        self._stepped = Stepped()
         self._has_gradients = False
-        self._gradient_bytes = 0
-        self._bucket_bytes = 0
-        self._models: list[step_sizes.TrainedModel] = []
-        self._unused: tuple[UnusedParameters, ...] = ()
+        self._has_stepped = False
+        """Within the backward that is under way."""
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -87,29 +94,55 @@ class _Step:
         # Those of torch.compile: our hooks notice when they are called twice.
         warnings.filterwarnings("ignore", message="Using `torch.compile.* when there are global hooks")
         try:
-            with self._saved.watched():
+            with self._saved.watched(), self._backwards_watched():
                 yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def report(self, stepped: Optimizer | None = None) -> DryRunReport:
-        """All that was measured until now. `stepped`: the optimizer that made the step; None: there was no step."""
-        modules = {**self._called, **{id(model.module): model.module for model in self._models}}
+    @contextlib.contextmanager
+    def _backwards_watched(self) -> Iterator[None]:
+        import torch
+
+        original = torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  torch's
+            if not self._backwards.depth:
+                self._stepped, self._has_stepped = Stepped(), False
+            self._backwards.depth += 1
+            try:
+                original(*args, **kwargs)
+            finally:
+                self._backwards.depth -= 1
+            if self._has_stepped and not self._backwards.depth:
+                self._stepped.count_gradients()
+                self._end()
+
+        torch.autograd.backward = backward
+        try:
+            yield
+        finally:
+            torch.autograd.backward = original
+
+    def report(self, *, stepped: bool = False) -> DryRunReport:
+        """All that was measured until now."""
+        models = self._stepped.models
+        modules = {**self._called, **{id(model.module): model.module for model in models}}
         return DryRunReport(
-            stepped=stepped is not None,
+            stepped=stepped,
             batch_size=self._batch_size,
             batch_bytes=self._batch_bytes,
             parameter_bytes=step_sizes.unique_bytes(
-                (*step_sizes.parameters_and_buffers(modules.values()), *self._stepped)
+                (*step_sizes.parameters_and_buffers(modules.values()), *self._stepped.parameters.values())
             ),
-            gradient_bytes=self._gradient_bytes,
-            bucket_bytes=self._bucket_bytes,
-            optimizer_bytes=step_sizes.optimizer_bytes() if stepped is not None else 0,
+            gradient_bytes=self._stepped.gradient_bytes,
+            bucket_bytes=step_sizes.bucket_bytes(models),
+            optimizer_bytes=step_sizes.optimizer_bytes() if stepped else 0,
             activation_bytes=self._saved.peak_bytes,
             fixed_activation_bytes=self._saved.peak_fixed_bytes,
-            unused=self._unused,
-            notes=() if stepped is None else _notes(stepped),
+            unused=self._stepped.unused(),
+            notes=_notes(self._stepped.optimizers) if stepped else (),
         )
 
     def _before_module(self, module: nn.Module, _args: object) -> None:
@@ -135,18 +168,10 @@ class _Step:
             self._batch_size = next((one.shape[0] for one in inputs if one.dim()), None)
 
     def _before_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if not self._backwards.depth:
+            self._stepped = Stepped()
         # Afterwards the optimizer may have cleared them.
-        self._look_at_gradients(optimizer)
-
-    def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        self._stepped = step_sizes.stepped_parameters(optimizer)
-        self._has_gradients = any(one.grad is not None for one in self._stepped)
-        self._models = step_sizes.trained_models(optimizer)
-        parameters = [one for model in self._models for one in model.module.parameters()]
-        gradients = [one.grad for one in (*parameters, *self._stepped) if one.grad is not None]
-        self._gradient_bytes = step_sizes.unique_bytes(gradients)
-        self._bucket_bytes = step_sizes.bucket_bytes(self._models)
-        self._unused = step_sizes.unused_parameters(self._models, optimizer)
+        self._has_gradients = self._stepped.look(optimizer)
 
     def _after_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         # A fused optimizer is always called, and told by the scaler whether it must leave its parameters alone.
@@ -154,16 +179,22 @@ class _Step:
         if found_inf is not None and found_inf.item():
             return
         if not self._has_gradients:  # the closure that it was given makes them
-            self._look_at_gradients(optimizer)
+            self._has_gradients = self._stepped.look(optimizer)
         if not self._has_gradients:
             return  # nothing has changed, as where a step before all others calms a scheduler
+        if self._backwards.depth:
+            self._has_stepped = True
+        else:
+            self._end()
+
+    def _end(self) -> None:
         if not self.done:
-            sink.emit(self.report(optimizer))
+            sink.emit(self.report(stepped=True))
             self.done = True
         raise StepDone
 
 
-def _notes(stepped: Optimizer) -> tuple[str, ...]:
+def _notes(stepped: list[Optimizer]) -> tuple[str, ...]:
     waiting = step_sizes.num_optimizers_without_state(stepped)
     if not waiting:
         return ()

@@ -6,7 +6,7 @@ Functions here look through all objects that are alive, once per dry run.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ...protocol.events import UnusedParameters
@@ -33,14 +33,13 @@ class TrainedModel(NamedTuple):
         return name in getattr(self.distributed, "parameters_to_ignore", ())
 
 
-def trained_models(optimizer: Optimizer) -> list[TrainedModel]:
-    """Models that hold parameters of `optimizer`, none of them part of another, unless ranks train it together. Those
+def trained_models(stepped: Container[int]) -> list[TrainedModel]:
+    """Models that hold parameters of these ids, none of them part of another, unless ranks train it together. Those
     come first.
     """
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    stepped = set(map(id, stepped_parameters(optimizer)))
     alive = [one for one in _instances(nn.Module) if "_modules" in vars(one)]
     parts = {id(part) for one in alive for part in one._modules.values()}  # noqa: SLF001  children() leaves out repeats
     tops = [one for one in alive if isinstance(one, DistributedDataParallel) or id(one) not in parts]
@@ -52,18 +51,19 @@ def trained_models(optimizer: Optimizer) -> list[TrainedModel]:
     ]  # fmt: skip
 
 
-def unused_parameters(models: Iterable[TrainedModel], optimizer: Optimizer) -> tuple[UnusedParameters, ...]:
-    """Parameters of `models` that are to be trained and have no gradient; each parameter once. Where nothing waits for
-    gradients, only those of `optimizer`: another one may train the others, by a backward of its own.
+def unused_parameters(
+    models: Iterable[TrainedModel], stepped: Container[int], with_gradient: Container[int]
+) -> tuple[UnusedParameters, ...]:
+    """Parameters of `models` that are to be trained and got no gradient; each parameter once. Where nothing waits for
+    gradients, only the `stepped` ones: another optimizer may train the others, by a backward of its own. Both by id.
     """
-    stepped = set(map(id, stepped_parameters(optimizer)))
     found = []
     seen: set[int] = set()
     for model in models:
         own = [(name, one) for name, one in model.module.named_parameters() if id(one) not in seen]
         seen |= {id(one) for _, one in own}
         awaited = _waits_for_all(model.distributed)
-        missing = [(name, one) for name, one in own if one.requires_grad and one.grad is None]
+        missing = [(name, one) for name, one in own if one.requires_grad and id(one) not in with_gradient]
         names = tuple(name for name, one in missing if (awaited or id(one) in stepped) and not model.leaves_out(name))
         if names:
             found.append(UnusedParameters(model=type(model.module).__name__, names=names, awaited=awaited))
@@ -99,9 +99,10 @@ def optimizer_bytes() -> int:
     return unique_bytes(tensor for one in _optimizers() for tensor in _tensors(one.state))
 
 
-def num_optimizers_without_state(stepped: Optimizer) -> int:
+def num_optimizers_without_state(stepped: Iterable[Optimizer]) -> int:
     """Of those other than `stepped`."""
-    return sum(not any(True for _ in _tensors(one.state)) for one in _optimizers() if one is not stepped)
+    own = set(map(id, stepped))
+    return sum(not any(True for _ in _tensors(one.state)) for one in _optimizers() if id(one) not in own)
 
 
 def unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
