@@ -289,6 +289,19 @@ def test_e10_a_recorded_message_finds_its_explanation(name: str, text: str) -> N
     assert known.name == name
 
 
+def test_k13_two_ranks_on_one_gpu_are_told_with_its_slot() -> None:
+    known = explain_text(RECORDED["nccl duplicate gpu"][0])
+    other = explain_text("Duplicate GPU detected : rank 2 and rank 5 both on CUDA device 1b31e0")
+    plain = explain_text("Duplicate GPU detected")
+
+    assert known is not None
+    assert known.meaning.endswith(" These are ranks 1 and 0, on the GPU in PCI slot 0000:34:00.0.")
+    assert other is not None
+    assert other.meaning.endswith(" These are ranks 2 and 5, on the GPU in PCI slot 0001:b3:1e.0.")
+    assert plain is not None
+    assert plain.meaning in known.meaning
+
+
 def test_e10_each_entry_has_a_recorded_message_and_two_sentences() -> None:
     assert [known.name for known in KNOWN] == list(dict.fromkeys(known.name for known in KNOWN))
     assert set(RECORDED) == {known.name for known in KNOWN}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 
@@ -10,6 +10,7 @@ from ...devices.nvml import Gpu
 from ...protocol.diagnosis import Fact, Finding
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan
+from ..device_slots import pci_slots
 from .machine import gib
 
 GROUP = "devices"
@@ -57,16 +58,13 @@ def findings(hardware: NodeHardware, gpus: Sequence[Gpu], own_pid: int) -> Itera
             )
 
 
-def places(plan: LaunchPlan, gpus: Sequence[Gpu], visible: Mapping[str, str]) -> str:
-    """``rank 0 = cuda:0 NVIDIA H100 (PCI 00000000:3B:00.0); rank 1 = ...``; `visible` are the ranks' variables."""
-    ids = [entry.strip() for entry in visible.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    by_id = {key: gpu.pci_bus_id for gpu in gpus for key in (gpu.uuid, str(gpu.index))}
-    shown = []
-    for rank in plan.ranks:
-        chosen = ids[rank.device_index] if rank.device_index is not None and rank.device_index < len(ids) else ""
-        pci = by_id.get(chosen, "")
-        shown.append(f"rank {rank.rank} = {rank.device_label}" + (f" (PCI {pci})" if pci else ""))
-    return "; ".join(shown)
+def places(plan: LaunchPlan, gpus: Sequence[Gpu]) -> str:
+    """``rank 0 = cuda:0 NVIDIA H100 (PCI 00000000:3B:00.0); rank 1 = ...``."""
+    slots = pci_slots(plan, gpus)
+    return "; ".join(
+        f"rank {rank.rank} = {rank.device_label}" + (f" (PCI {slots[rank.rank]})" if rank.rank in slots else "")
+        for rank in plan.ranks
+    )
 
 
 def _program(pid: int) -> str:

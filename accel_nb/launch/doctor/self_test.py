@@ -161,7 +161,7 @@ def findings(
             remedy="Look again with accel_nb.doctor() when the machine is as busy as it is when you train.",
         )
         return
-    where = places(outcome.plan, gpus, outcome.plan.env)
+    where = places(outcome.plan, gpus)
     known = ", ".join(f"{name}={value}" for one in switches for name, value in one.items())
     if helps is not None:
         set_it = ", ".join(f"os.environ[{name!r}] = {value!r}" for name, value in helps.items())

@@ -44,7 +44,10 @@ def explain_text(text: str, table: Sequence[Known] = KNOWN) -> Known | None:
     if len(text) > 2 * MAX_CHARS:
         text = f"{text[:MAX_CHARS]}\n{text[-MAX_CHARS:]}"
     # Looked for when something failed, not before: the patterns are compiled then.
-    return next((known for known in table if re.search(known.pattern, text, re.IGNORECASE | re.MULTILINE)), None)
+    for known in table:
+        if match := re.search(known.pattern, text, re.IGNORECASE | re.MULTILINE):
+            return known.found(match)
+    return None
 
 
 def explain_error(error: BaseException, own_table: Sequence[Known] = ()) -> Known | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from re import Match
 from typing import NamedTuple
 
 from ...protocol.failure import Explanation
@@ -18,6 +20,13 @@ class Known(NamedTuple):
     """One sentence: what has happened."""
     remedy: str
     """One sentence: what to do."""
+    particulars: Callable[[Match[str]], str] | None = None
+    """What the message itself says, made readable: a sentence, or nothing; out of what `pattern` has found."""
+
+    def found(self, match: Match[str]) -> Known:
+        """The same of one message."""
+        said = self.particulars(match) if self.particulars else ""
+        return self._replace(meaning=f"{self.meaning} {said}") if said else self
 
     def of_earlier(self, type_name: str) -> Known:
         """The same of an exception that came before the one that is told: it may, or may not, be the reason."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from re import Match
+
+from ..device_slots import pci_slot_of
 from .known import MORE_SHARED_MEMORY, SAME_CALLS, Known
 
 _NCCL_SWITCHES = (
     "Run accel_nb.doctor(), and launch once with env={'NCCL_DEBUG': 'WARN'} to see NCCL's own reason; if it names a "
     "transport, NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 go round it."
 )
+
+
+def _shared_gpu(match: Match[str]) -> str:
+    first, second, bus_id = match.groups()
+    return f"These are ranks {first} and {second}, on the GPU in PCI slot {pci_slot_of(bus_id)}." if bus_id else ""
+
 
 NCCL = (
     Known(
@@ -19,10 +28,11 @@ NCCL = (
     ),
     Known(
         "nccl duplicate gpu",
-        r"duplicate gpu detected",
+        r"duplicate gpu detected(?:\s*:\s*rank (\d+) and rank (\d+) both on cuda device ([0-9a-f]+))?",
         "Two ranks compute on the same GPU, and NCCL needs one for each.",
         "Use torch.device('cuda', int(os.environ['LOCAL_RANK'])) or accelerator.device instead of a fixed 'cuda:0', "
         "and do not change CUDA_VISIBLE_DEVICES in the function.",
+        _shared_gpu,
     ),
     Known(
         "nccl shared memory",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from ...devices import nvml
+from ...devices.nvml import Gpu
 from ...protocol.plan import LaunchPlan
+from ..device_slots import pci_slots
 
 _SWITCHES = {
     "nccl": (
@@ -18,9 +23,15 @@ _SWITCHES = {
 """Variables of NCCL ("Environment Variables" in its user guide) and of torch's gloo backend ("torch.distributed")."""
 
 
-def interconnect_hint(plan: LaunchPlan, *, first: bool) -> str:
-    """`first`: it is the first operation of their process group, which joins them."""
-    devices = ", ".join(f"rank {rank.rank} on {rank.device_label}" for rank in plan.ranks)
+def interconnect_hint(
+    plan: LaunchPlan, *, first: bool, read_gpus: Callable[[], Sequence[Gpu]] = lambda: nvml.read_gpus(nvml.load())
+) -> str:
+    """`first`: it is the first operation of their process group, which joins them. `read_gpus`: asked where there are
+    some; it may start threads.
+    """
+    slots = pci_slots(plan, read_gpus()) if plan.process_group == "nccl" else {}
+    at = {rank: f" (PCI {slot})" for rank, slot in slots.items()}
+    devices = ", ".join(f"rank {rank.rank} on {rank.device_label}{at.get(rank.rank, '')}" for rank in plan.ranks)
     what = "in the first operation of their process group" if first else "in the same operation"
     switches = _SWITCHES.get(plan.process_group, "")
     return f"All ranks are {what}, so none of them is missing: {devices}. {switches}".rstrip()

@@ -121,11 +121,12 @@ class TestGpus:
     def test_k13_each_rank_is_shown_with_its_device_and_slot(self) -> None:
         ranks = tuple(RankPlan(rank=r, local_rank=r, device_index=r, device_label=f"cuda:{1 - r}") for r in (0, 1))
         plan = LaunchPlan(
-            run_id="r", function_name="f", engine="local", device_kind="cuda", process_group="nccl", ranks=ranks
-        )
+            run_id="r", function_name="f", engine="local", device_kind="cuda", process_group="nccl", ranks=ranks,
+            env={"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"},
+        )  # fmt: skip
         seen = read_gpus(FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1", refuses=frozenset({"pci"}))))
 
-        shown = gpus.places(plan, seen, {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"})
+        shown = gpus.places(plan, seen)
 
         assert shown == "rank 0 = cuda:1; rank 1 = cuda:0 (PCI 00000000:3B:00.0)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accel_nb.devices.nvml import read_gpus
 from accel_nb.launch.failures import cause_first
 from accel_nb.launch.keeper.dead_ends import dead_end_failures, lost_peer_failures
 from accel_nb.launch.keeper.hang_watch import DeadEnd
@@ -10,6 +11,7 @@ from accel_nb.protocol.events import Whereabouts
 from accel_nb.protocol.failure import Explanation, RankFailure
 from accel_nb.protocol.ledger import ENDED
 from accel_nb.protocol.plan import LaunchPlan, RankPlan
+from tests.devices.fake_nvml import FakeGpu, FakeNvml
 from tests.launch.keeper.noted import call, notes
 
 PLACES = {
@@ -95,15 +97,22 @@ def test_e05_a_lost_connection_to_a_rank_that_failed_stays_a_consequence() -> No
 def test_k13_all_ranks_in_their_first_operation_shows_devices_and_switches() -> None:
     plan = LaunchPlan(
         run_id="r", function_name="train", engine="local", device_kind="cuda", process_group="nccl",
-        ranks=tuple(RankPlan(rank=rank, local_rank=rank, device_label=f"cuda:{rank} H100") for rank in range(2)),
+        ranks=tuple(
+            RankPlan(rank=rank, local_rank=rank, device_index=rank, device_label=f"cuda:{rank} H100")
+            for rank in range(2)
+        ),
+        env={"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"},
     )  # fmt: skip
+    gpus = read_gpus(FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1", refuses=frozenset({"pci"}))))
 
-    hint = interconnect_hint(plan, first=True)
+    hint = interconnect_hint(plan, first=True, read_gpus=lambda: gpus)
 
     assert hint.startswith(
         "All ranks are in the first operation of their process group, so none of them is missing: rank 0 on cuda:0 "
-        "H100, rank 1 on cuda:1 H100. "
+        "H100 (PCI 00000000:3B:00.0), rank 1 on cuda:1 H100. "
     )
     for switch in ("NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE"):
         assert switch in hint
-    assert interconnect_hint(plan, first=False).startswith("All ranks are in the same operation, so none")
+    assert interconnect_hint(plan, first=False, read_gpus=lambda: ()).startswith(
+        "All ranks are in the same operation, so none"
+    )
