@@ -19,6 +19,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 """``linux/prctl.h``."""
 
+STDERR = 2
+"""Its descriptor."""
 _WAIT_STEP_S = 0.005
 _ENDS_ITSELF_S = 0.2
 """multiprocessing's fork server and resource tracker end when the process that started them has."""

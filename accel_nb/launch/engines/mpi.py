@@ -21,6 +21,7 @@ from ...protocol import environment
 from ...protocol.hardware import NodeHardware
 from ...protocol.plan import LaunchPlan, LaunchRequest
 from ..interpreter import interpreter_command
+from ..planning.nodes import LOOPBACK, is_loopback_name
 from .engine import Attempt
 from .on_mpi.hosts import HostLine, HostShare, own_names, read_hostfile, share_out
 from .on_mpi.mpirun import Mpirun
@@ -31,7 +32,6 @@ from .remote.joined_group import JoinedGroup
 from .remote.limits import check_limits
 
 _THIS_MACHINE = HostLine("localhost", None)
-_LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9
 """Of discard (RFC 863); nothing is sent there."""
 _FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", environment.CONTACT)
@@ -119,11 +119,11 @@ def _addresses(shares: Sequence[HostShare], given: str) -> list[str]:
     """This machine's, by which agents on all hosts reach it. `given`: what the user says; a loopback address says
     nothing. Loopback only where all ranks are here. Raises EngineUnavailable.
     """
-    if given not in (_LOOPBACK, "localhost"):
+    if not is_loopback_name(given):
         return [given]
     others = [share.host for share in shares if not share.is_here]
     if not others:
-        return [_LOOPBACK]
+        return [LOOPBACK]
     return list(dict.fromkeys(_address_towards(host) for host in others))
 
 

@@ -24,7 +24,6 @@ from ..rank.collective_shim import COLLECTIVES
 from ..rank.group_shim import SHIM
 from .start import close_all_but, keep_in_fork, keep_in_interpreter, keep_some
 
-_STDERR = 2
 LAST_RUN_S = 15.0
 """After the kernel's death the keeper has this long to end its run, then the guard ends what is left."""
 
@@ -73,7 +72,7 @@ def guarded_beside_agent(
     code = 70
     try:
         os.setpgid(0, 0)
-        _speak_into(_STDERR)
+        _speak_into(processes.STDERR)
         close_all_but({agent_fd, run.fileno(), *kept_fds})
         stand_guard(agent_fd, folder)
         os.setpgid(0, 0)

@@ -24,7 +24,6 @@ from .rehearsal import rank_rehearsal, rehearse_keeper
 from .run_store import RunStore
 from .waiting import Waiting
 
-_STDERR = 2
 _spawned: list[subprocess.Popen[bytes]] = []
 """Kept for ever: a dropped Popen would be reaped behind the keeper's back."""
 
@@ -85,7 +84,7 @@ def close_all_but(kept: Iterable[int]) -> None:
     """Close every descriptor above 2 that is not in `kept`: what a fork has copied from its parent."""
     keep = frozenset(kept)
     for fd in processes.open_fds():
-        if fd > _STDERR and fd not in keep:
+        if fd > processes.STDERR and fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
 

@@ -22,7 +22,6 @@ from typing import SupportsIndex, TypeVar
 from ...errors import InvalidArgument, PlanError
 from ...protocol.environment import RANK_CONTRACT_NAMES
 from ...protocol.plan import LaunchRequest, OnFailure, Returns, StartMethod, Timeouts
-from .nodes import LOOPBACK_NAMES as LOOPBACK_NAMES  # noqa: PLC0414  explicitly exported
 from .nodes import check_nodes
 
 Given = TypeVar("Given")

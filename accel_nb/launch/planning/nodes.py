@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from ...errors import InvalidArgument, PlanError
 from ...protocol.plan import LaunchRequest, RankPlan
 
-LOOPBACK_NAMES = ("127.0.0.1", "localhost")
+LOOPBACK = "127.0.0.1"
+
 RENDEZVOUS_BACKENDS = ("static", "c10d")
 """Of torch.distributed.elastic; those that need no server of their own."""
 _SETTINGS = {
@@ -143,10 +144,10 @@ def _refuse_for_one_node(request: LaunchRequest) -> None:
                 f"{name}={value!r} is about several machines, and num_nodes is 1: leave {name} out, or give num_nodes."
             )
     # With MPI it is the address at which the other hosts reach this one.
-    if request.master_addr not in LOOPBACK_NAMES and request.backend != "mpi":
+    if not is_loopback_name(str(request.master_addr)) and request.backend != "mpi":
         raise InvalidArgument(
             f"master_addr={request.master_addr!r} is about several machines, and num_nodes is 1: ranks of one machine "
-            f"meet at {LOOPBACK_NAMES[0]}; leave master_addr out, or give num_nodes."
+            f"meet at {LOOPBACK}; leave master_addr out, or give num_nodes."
         )
     if request.backend == "elastic":
         raise InvalidArgument("backend='elastic' is for several machines: give num_nodes, or leave backend out.")
@@ -173,7 +174,7 @@ def _refuse_for_several(request: LaunchRequest) -> None:
 
 def _endpoint(request: LaunchRequest) -> tuple[str, int]:
     """``rdzv_endpoint``, else ``master_addr`` and ``use_port``."""
-    said_address = request.master_addr not in LOOPBACK_NAMES
+    said_address = not is_loopback_name(str(request.master_addr))
     if not request.rdzv_endpoint:
         if not request.use_port or not str(request.use_port).isdecimal():
             raise InvalidArgument(

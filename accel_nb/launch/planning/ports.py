@@ -8,8 +8,7 @@ import socket
 import psutil
 
 from ...errors import PlanError, PortInUse
-
-LOOPBACK = "127.0.0.1"
+from .nodes import LOOPBACK
 
 
 def bind_loopback(port: int | None) -> socket.socket:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ...protocol import environment
-from ..planning.checks import LOOPBACK_NAMES
+from ..planning.nodes import LOOPBACK, is_loopback_name
 from .cluster_config import DYNAMO, NOT_SAID, PARALLELISM, ClusterConfig
 from .settings import Settings, listed_devices
 
@@ -141,14 +141,14 @@ def _machines(config: ClusterConfig) -> dict[str, object]:
         said |= {
             "node_rank": (config.machine_rank, 0),
             "rdzv_backend": (config.rdzv_backend or "static", "static"),
-            "master_addr": (config.main_process_ip or LOOPBACK_NAMES[0], LOOPBACK_NAMES[0]),
+            "master_addr": (config.main_process_ip or LOOPBACK, LOOPBACK),
         }
     return {name: value for name, (value, unsaid) in said.items() if value != unsaid}
 
 
 def _by_mpirun(config: ClusterConfig) -> dict[str, object]:
     fields: dict[str, object] = {"backend": "mpi", "hostfile": _hostfile(config)}
-    if config.main_process_ip and config.main_process_ip not in LOOPBACK_NAMES:
+    if config.main_process_ip and not is_loopback_name(config.main_process_ip):
         fields["master_addr"] = config.main_process_ip
     return fields
 
@@ -187,7 +187,7 @@ def _without_effect_on_machines(config: ClusterConfig) -> dict[str, str]:
         names, reason = ["machine_rank", "main_process_ip", "rdzv_backend"], "num_machines is 1"
     else:
         return {}
-    said = [name for name in names if getattr(config, name) not in (getattr(default, name), LOOPBACK_NAMES[0])]
+    said = [name for name in names if getattr(config, name) not in (getattr(default, name), LOOPBACK)]
     return dict.fromkeys(said, reason)
 
 

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 
 from ....errors import EngineUnavailable
 from ....protocol import environment
+from ...planning.nodes import LOOPBACK
 from .room import RayNode
 
 ADDRESS = "RAY_ADDRESS"
 _CLIENT = "ray://"
-_LOOPBACK = "127.0.0.1"
 _TRIES = 3
 _TOO_SLOW = "timed out during startup"
 """Ray gives its own helper processes 15 s to start, which on a busy machine is too short."""
@@ -76,7 +76,7 @@ class Connection:
         import ray
 
         own = str(ray.util.get_node_ip_address())
-        return own if any(node.address != own for node in self.nodes()) else _LOOPBACK
+        return own if any(node.address != own for node in self.nodes()) else LOOPBACK
 
     def leave(self) -> None:
         """Disconnect; a cluster of this process's own ends. Does nothing where the user has connected, or nobody."""
