@@ -5,6 +5,7 @@
     .../{try}/end/{rank}     Outcome of the try on this rank
     .../{try}/out            set: memory has run out on some rank
     .../{try}/watch/{rank}   "out" or "over": wakes that rank's watching thread
+    .../{try}/opens/{n}/{rank}   this rank is about to open a process group, its n-th in the try
     .../over/{rank}          this rank needs the store no more
     .../{try}/within/...     the same of the searches that the function calls in that try
 
@@ -13,6 +14,8 @@ The store is the run's own, below any process group, so that it answers while gr
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,8 +32,9 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, says th
     TCPStore,
 )
 
-from ...protocol import environment, ledger
+from ...protocol import environment, ledger, sink
 from ...protocol.agreement import ask_while_waiting
+from ...protocol.places import users_place
 from ..operations import abandoned
 from ..operations.group_store import group_store, read_keys, wait_for_keys
 from ..ranks import process_group, turns
@@ -44,6 +48,7 @@ _WATCH = timedelta(days=20)
 _CONNECT = timedelta(seconds=30)
 _THREAD_ENDS_S = 10.0
 _FAREWELL_S = 10.0
+_OPENS = "torch.distributed.init_process_group"
 
 Message = TypeVar("Message", Outcome, Readiness)
 
@@ -112,8 +117,12 @@ class Ranks:
         """
         prefix = f"{self._prefix}/{number}"
         _scopes.append(_Scope(f"{prefix}/within"))
+        openings = itertools.count()
         try:
-            with _Watch(self._watched, self.store, f"{prefix}/watch/{self.rank}", abort):
+            with (
+                process_group.meeting_first(lambda: self._meet(f"{prefix}/opens/{next(openings)}")),
+                _Watch(self._watched, self.store, f"{prefix}/watch/{self.rank}", abort),
+            ):
                 yield
         finally:
             _scopes.pop()
@@ -143,6 +152,15 @@ class Ranks:
         """As `outcomes`; None when they are not all there after `within_s`."""
         keys = self._keys(f"{self._prefix}/{number}/end")
         return _messages(self.store, keys, Outcome) if wait_for_keys(self.store, keys, timeout_s=within_s) else None
+
+    def _meet(self, prefix: str) -> None:
+        """Wait for all ranks to come here. AnotherRankFailed when memory has run out on one of them."""
+        self.store.set(f"{prefix}/{self.rank}", "")
+        # A launch has a time-out of its own for what follows, and ends a try that is not left soon.
+        limit_s = TELL_S if sink.is_open() else None
+        own = ledger.own()
+        with contextlib.nullcontext() if own is None or not own.may_write else own.activity(_OPENS, *users_place()):
+            wait_for_keys(self.store, self._keys(prefix), timeout_s=limit_s)
 
     def part(self) -> None:
         """The search is over: called by all. The store stays until each has read what it needs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -91,6 +92,22 @@ def join(*, cpu: bool, settings: GroupSettings) -> RankFacts:
     )
 
 
+_before_opening: list[Callable[[], None]] = []
+"""The innermost last."""
+
+
+@contextlib.contextmanager
+def meeting_first(meet: Callable[[], None]) -> Iterator[None]:
+    """Within the block `meet` is called before a group is opened: there ranks may wait for each other such that they
+    can be called off, as they cannot once they connect.
+    """
+    _before_opening.append(meet)
+    try:
+        yield
+    finally:
+        _before_opening.pop()
+
+
 def is_open() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
@@ -146,6 +163,8 @@ def leave(group: distributed.ProcessGroup | None = None) -> None:
 
 def _open(started: environment.RankEnvironment, device: torch.device, settings: GroupSettings) -> None:
     with contextlib.ExitStack() as until_all_are_there:
+        if _before_opening:
+            _before_opening[-1]()
         if settings.init_method is None and not all(environment.read_rendezvous()):
             until_all_are_there.enter_context(_meeting(started))
         _init_process_group(started, device, settings)

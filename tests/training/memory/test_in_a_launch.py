@@ -40,6 +40,26 @@ def test_m05_in_a_launch(*, debug: bool) -> None:
     assert tries == [[16, 8]] * 2
 
 
+def makes_its_accelerator_within() -> tuple[list[int], float]:
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=16, reduction="halve")
+    def train(batch_size: int) -> float:
+        tried.append(batch_size)
+        if batch_size > 8 and os.environ["RANK"] == "1":
+            time.sleep(0.5)
+            run_out()
+        return float(Accelerator().reduce(torch.ones(1)))
+
+    return tried, train()
+
+
+def test_m05_memory_runs_out_before_the_ranks_are_connected() -> None:
+    launched = launch(makes_its_accelerator_within)
+
+    assert launched.values == [([16, 8], 2.0)] * 2, "without a restart, which would forget what was tried"
+
+
 def waits_in_an_operation(operation: str) -> tuple[list[int], float]:
     accelerator = Accelerator()
     tried = []

@@ -117,6 +117,29 @@ def test_m05_ranks_agree_without_a_process_group(run_ranks: RunRanks) -> None:
     assert run_ranks(without_any_group, 2) == [[8, 4]] * 2
 
 
+def makes_its_accelerator_within() -> tuple[list[int], float]:
+    """Memory ends on rank 1 before it has made one, while the others wait for it to connect; then on all, after."""
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=16, reduction="halve")
+    def train(batch_size: int) -> float:
+        tried.append(batch_size)
+        if rank() == 1 and batch_size == 16:
+            time.sleep(0.5)
+            run_out()
+        accelerator = Accelerator(cpu=True)
+        if batch_size == 8:
+            run_out()
+        return float(accelerator.reduce(torch.ones(1)))
+
+    return tried, train()
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_m05_memory_runs_out_before_the_ranks_are_connected(run_ranks: RunRanks, num_ranks: int) -> None:
+    assert run_ranks(makes_its_accelerator_within, num_ranks) == [([16, 8, 4], float(num_ranks))] * num_ranks
+
+
 def store_served_by_rank_0() -> tuple[list[int], float]:
     """As with ``env://`` where no agent serves a store: it would end with the first group."""
     host, port = environment.read_rendezvous()
