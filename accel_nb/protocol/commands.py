@@ -19,7 +19,9 @@ from typing import Literal
 import msgspec
 
 from .batch_sizes import SearchHistory
-from .events import RunEvent
+from .events import RunEvent, Whereabouts
+from .failure import RankFailure
+from .ledger import RankNotes
 from .plan import LaunchPlan, RankPlan
 
 
@@ -183,7 +185,28 @@ class Release(Command, frozen=True, kw_only=True, tag="release"):
     """The kernel has all it wants; the keeper may go."""
 
 
-RunCommand = RunOrder | Pull | Stop | DumpStacks | ToRanks | InterruptRanks | Release
+class PullNotes(Command, frozen=True, kw_only=True, tag="pull_notes"):
+    """Ready for one more `RanksNoted`. This and what follows is for keepers that hold some of a run's ranks only."""
+
+
+class DescribeRanks(Command, frozen=True, kw_only=True, tag="describe_ranks"):
+    """Answer with `RanksDescribed`."""
+
+
+class FailRanks(Command, frozen=True, kw_only=True, tag="fail_ranks"):
+    """Ranks of this keeper wait for ever, for those of others: end the run with these failures."""
+
+    failures: tuple[RankFailure, ...]
+
+
+class TakeUp(Command, frozen=True, kw_only=True, tag="take_up"):
+    """What the kernel has found out belongs to the record of this keeper's part, too."""
+
+    events: tuple[RunEvent, ...]
+
+
+PartCommand = PullNotes | DescribeRanks | FailRanks | TakeUp
+RunCommand = RunOrder | Pull | Stop | DumpStacks | ToRanks | InterruptRanks | Release | PartCommand
 
 
 class KeeperHello(Command, frozen=True, kw_only=True, tag="keeper_hello"):
@@ -210,7 +233,24 @@ class GroupOpened(Command, frozen=True, kw_only=True, tag="group_opened"):
     """A rank has opened a default process group of all ranks, with the backend that the plan names."""
 
 
+class RanksNoted(Command, frozen=True, kw_only=True, tag="ranks_noted"):
+    """What the ledger holds of some ranks, where their notes have changed."""
+
+    notes: tuple[RankNotes, ...]
+    """By the clock of the keeper's machine."""
+
+
+class RanksDescribed(Command, frozen=True, kw_only=True, tag="ranks_described"):
+    """Where all of this keeper's ranks are."""
+
+    notes: tuple[RankNotes, ...]
+    """As in `RanksNoted`."""
+    places: tuple[Whereabouts, ...]
+
+
 KeeperMessage = KeeperHello | EventBatch | Value | Stacks | GroupOpened
+PartMessage = RanksNoted | RanksDescribed
+"""What a keeper of some ranks says besides."""
 
 
 # ---- keeper and rank

@@ -14,7 +14,18 @@ import binascii
 
 import msgspec
 
-from .commands import Command, DumpStacks, KeeperMessage, Pull, Release, RunOrder, Stop, Surroundings
+from .commands import (
+    Command,
+    DumpStacks,
+    KeeperMessage,
+    PartCommand,
+    PartMessage,
+    Pull,
+    Release,
+    RunOrder,
+    Stop,
+    Surroundings,
+)
 from .events import RankFailed, RankFinished, Restarting, RunEnded
 from .plan import StartMethod
 
@@ -159,5 +170,5 @@ class Summons(msgspec.Struct, frozen=True, kw_only=True):
     """Of the kernel that has started it, where that is not the one it answers to; None: there is none."""
 
 
-HubMessage = RunOrder | Pull | Stop | DumpStacks | Release | MeetAt | Refused | RunOver
-AgentMessage = KeeperMessage | AgentHello | Met | FilePart | AgentEnded | AgentFailed | StopAsked
+HubMessage = RunOrder | Pull | Stop | DumpStacks | Release | PartCommand | MeetAt | Refused | RunOver
+AgentMessage = KeeperMessage | PartMessage | AgentHello | Met | FilePart | AgentEnded | AgentFailed | StopAsked

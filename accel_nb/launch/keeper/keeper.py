@@ -57,7 +57,7 @@ from .run_watch import RunWatch
 from .searches import SearchWatch
 from .stacks import StackDesk
 from .stopping import KILLED_ENDS_S, Escalation, in_context
-from .telling import tell_opened_group, tell_ranks, tell_stacks
+from .telling import tell_ranks, tell_stacks
 
 SETTLE_S = 0.5
 """After the first failure the other ranks get this long to report theirs: one cause, or the same error everywhere."""
@@ -136,6 +136,8 @@ class Keeper:
                 raise ValueError(f"the run's order cannot be read: {command.reason}")
             case Skipped():
                 self._events.add(Notice(text=f"the keeper skipped a command it does not know: {command.reason}"))
+            case _ if self._run_watch is not None:
+                self._run_watch.obey(command)
 
     def _begin(self, order: RunOrder) -> None:
         self._order = order
@@ -145,13 +147,12 @@ class Keeper:
         if order.port_given:
             self._store = RunStore(self._channel.take_fd())
         port = order.store_port if self._store is None else self._store.port
-        directory = Path(order.log_dir)
         self._events.begin(order)
         if order.attempt == 0:
             self._events.add(RunStarted(plan=order.plan.without_values(), log_dir=order.log_dir))
             self._events.add_all([Notice(text=text) for text in order.notices])
         for rank in self._ranks:
-            rank.open_log(directory)
+            rank.open_log(Path(order.log_dir))
             rank.channel.send(rank_order(order, rank.rank, store_port=port), [payload])
             self._watch(rank.output_fd, partial(self._read_output, rank))
             self._watch(rank.channel.fileno(), partial(self._read_events, rank))
@@ -161,7 +162,7 @@ class Keeper:
         os.close(payload)
         self._run_watch = RunWatch(
             order.plan, self._page, self._ranks, self._stacks,
-            cells=cells, tell=self._events.add, end_with=self._end_with,
+            cells=cells, tell=self._events.add, end_with=self._end_with, send=self._channel.send,
         )  # fmt: skip
 
     # ---- what the ranks say and do
@@ -325,7 +326,8 @@ class Keeper:
             self._store.close()
         is_over = good or self._stopped_by_user or bool(self._held)
         again = None if is_over else self._searches.restart_after(order.attempt, order.plan.max_restarts)
-        tell_opened_group(self._page, self._channel)
+        if self._run_watch is not None:
+            self._run_watch.close()
         self._events.add(again or RunEnded(duration_s=time.monotonic() - self._started_s, leftovers=leftovers))
         self._ended = True
 

@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
-from ...protocol.events import RunEvent, Stalled, StallEnded, Whereabouts
+from ...protocol.commands import DescribeRanks, FailRanks, PartCommand, PullNotes, TakeUp
+from ...protocol.events import Whereabouts
 from ...protocol.failure import RankFailure
 from ...protocol.ledger import ENDED, RETURNED, LedgerPage, RankNotes
 from ...protocol.plan import LaunchPlan
 from .. import processes
-from .dead_ends import dead_end_failures, lost_peer_failures
-from .hang_watch import DeadEnd, HangWatch, TellEnd, TellStall, all_in_one_call, number_in_group
+from .dead_ends import lost_peer_failures
 from .host_memory import EVERY_S as MEMORY_EVERY_S
 from .host_memory import HostMemoryWatch, low_memory, rank_bytes, read_usage
-from .interconnect import interconnect_hint
+from .notes_report import NotesReport, Send
 from .rank_process import RankProcess
-from .stacks import RankStacks, StackDesk
-from .straggling import StragglerWatch
+from .stacks import NO_STACKS, RankStacks, StackDesk
+from .telling import tell_opened_group
 from .usage import watch_usage
-from .whereabouts import duration_text, sentence, whereabouts
+from .wait_watch import LOOK_EVERY_S, EndWith, Tell, WaitWatch
+from .whereabouts import whereabouts
 
-LOOK_EVERY_S = 0.25
-_NO_STACKS = RankStacks("", {})
-
-Tell = Callable[[RunEvent], None]
-EndWith = Callable[[Sequence[RankFailure]], None]
+OnPlaces = Callable[[Sequence[RankNotes], Sequence[Whereabouts]], None]
 
 
 class RunWatch:
@@ -49,9 +45,11 @@ class RunWatch:
         cells: Mapping[str, str],
         tell: Tell,
         end_with: EndWith,
+        send: Send,
     ) -> None:
-        """`cells`: name of a cell's file -> its text. `tell` gets events, `end_with` the failures that end the run."""
-        self._plan = plan
+        """`cells`: name of a cell's file -> its text. `tell` gets events, `end_with` the failures that end the run.
+        `send`: to the kernel, which looks after the ranks' waits where they are not all here.
+        """
         self._page = page
         self._ranks = ranks
         self._by_number = {rank.rank: rank for rank in ranks}
@@ -59,17 +57,15 @@ class RunWatch:
         self._cells = cells
         self._tell = tell
         self._end_with = end_with
-        self._hangs = HangWatch(plan.timeouts.stalled_s, plan.num_ranks)
-        self._stragglers = StragglerWatch([rank.device_label for rank in plan.ranks])
+        self._send = send
+        self._report = NotesReport(send)
+        self._waits = WaitWatch(plan, ask=self._ask, tell=tell, end_with=self._end)
         self._memory = HostMemoryWatch()
         self._usage = watch_usage(plan)
         self._next_look_s = 0.0
         self._next_memory_s = 0.0
         self._fingerprints: dict[int, bytes] = {}
         self._notes: dict[int, RankNotes] = {}
-        self._asking = False
-        """The stacks for what was decided are on their way."""
-        self._stall_told = False
 
     def look(self, now: float) -> None:
         """To be called as often as one likes, until the ranks are being ended. Costs some microseconds per rank, unless
@@ -78,23 +74,13 @@ class RunWatch:
         if now < self._next_look_s:
             return
         self._look_at_usage(now)
-        if self._asking:
+        if self._waits.is_asking:
             return
         self._next_look_s = now + LOOK_EVERY_S
-        notes, now_ns = self.notes(), time.monotonic_ns()
-        match self._hangs.look(notes, now_ns):
-            case TellStall() as stall:
-                self._ask(partial(self._tell_stall, stall))
-            case TellEnd(wait, waited_s) if self._stall_told:
-                self._stall_told = False
-                text = f"the ranks go on: rank {wait.rank} waited for {duration_text(waited_s)}"
-                self._tell(StallEnded(text=text, waited_s=waited_s))
-            case DeadEnd() as dead_end:
-                self._ask(partial(self._end_dead, dead_end))
-            case _:
-                pass
-        for event in self._stragglers.look(notes, now_ns):
-            self._tell(event)
+        if self._page.is_whole:
+            self._waits.look(self.notes(), time.monotonic_ns())
+        else:
+            self._report.look(self.notes(), now)
         if now >= self._next_memory_s:
             self._next_memory_s = now + MEMORY_EVERY_S
             self._look_at_memory()
@@ -116,37 +102,47 @@ class RunWatch:
 
     def lost_peers(self) -> list[RankFailure]:
         """The failures of ranks that lost a peer which had returned, with that as their cause; see `dead_ends`."""
+        if not self._page.is_whole:
+            # The kernel, which knows of all ranks, explains it.
+            return []
         failures = [failure for rank in self._ranks if (failure := rank.failure) is not None]
         return lost_peer_failures(failures, self.notes())
 
-    def _ask(self, then: Callable[[dict[int, RankStacks]], None]) -> None:
-        self._asking = True
-        self._desk.ask(self._ranks, then)
+    def obey(self, command: PartCommand) -> None:
+        """What the kernel wants that looks after the waits of all ranks."""
+        match command:
+            case PullNotes():
+                self._report.ask()
+            case DescribeRanks():
+                self._describe(self._report.describe)
+            case FailRanks():
+                self._end([replace(failure, time_s=time.monotonic()) for failure in command.failures])
+            case TakeUp():
+                for event in command.events:
+                    self._tell(event)
 
-    def _tell_stall(self, stall: TellStall, stacks: dict[int, RankStacks]) -> None:
-        self._asking = False
-        notes = self.notes()
-        if not self._hangs.lasts(stall, notes):
-            return
-        places = self._places(stacks)
-        text = sentence(places)
-        if self._page.is_whole and (call := all_in_one_call(notes)) is not None:
-            first = number_in_group(call.number) == 1
-            text = f"{text}. {interconnect_hint(self._plan, first=first)}"
-        self._stall_told = True
-        self._tell(Stalled(text=text, waits_s=stall.waits_s, ranks=tuple(places)))
+    def close(self) -> None:
+        """All ranks have ended: what the kernel is to know of their notes."""
+        tell_opened_group(self._page, self._send)
+        if not self._page.is_whole:
+            self._report.tell_last(self.notes())
 
-    def _end_dead(self, dead_end: DeadEnd, stacks: dict[int, RankStacks]) -> None:
-        self._asking = False
-        notes = self.notes()
-        # While the stacks came, a rank may have come on, or said more about it by itself.
-        if self._hangs.lasts(dead_end, notes) and not any(self._by_number[rank].outcome for rank in dead_end.waiting):
-            self._end_with(dead_end_failures(dead_end, notes, {one.rank: one for one in self._places(stacks)}))
+    def _end(self, failures: Sequence[RankFailure]) -> None:
+        # A rank may have said more about it by itself.
+        if not any(self._by_number[failure.rank].outcome for failure in failures):
+            self._end_with(failures)
+
+    def _ask(self) -> None:
+        self._describe(self._waits.answer)
+
+    def _describe(self, then: OnPlaces) -> None:
+        """Have `then` called with the notes of the ranks and where they are, within about two seconds."""
+        self._desk.ask(self._ranks, lambda stacks: then(self.notes(), self._places(stacks)))
 
     def _places(self, stacks: dict[int, RankStacks]) -> list[Whereabouts]:
         now_ns = time.monotonic_ns()
         return [
-            self._place(self._by_number[notes.rank], notes, stacks.get(notes.rank, _NO_STACKS), now_ns)
+            self._place(self._by_number[notes.rank], notes, stacks.get(notes.rank, NO_STACKS), now_ns)
             for notes in self.notes()
         ]
 

@@ -45,6 +45,9 @@ class RankStacks(NamedTuple):
         return "".join([readable_stack(self.own), *others])
 
 
+NO_STACKS = RankStacks("", {})
+"""Of a rank that has not answered."""
+
 OnStacks = Callable[[dict[int, RankStacks]], None]
 
 

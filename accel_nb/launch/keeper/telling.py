@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...protocol.commands import GroupOpened, InterruptRanks, RunCell, RunCommand, Stacks, ToRanks
 from ...protocol.ledger import LedgerPage
@@ -34,7 +34,7 @@ def tell_stacks(kernel: Channel[RunCommand], stacks: Mapping[int, RankStacks]) -
     kernel.send(Stacks(text_by_rank={rank: texts.readable for rank, texts in stacks.items()}))
 
 
-def tell_opened_group(page: LedgerPage, kernel: Channel[RunCommand]) -> None:
+def tell_opened_group(page: LedgerPage, send: Callable[[GroupOpened], None]) -> None:
     """Say so when a rank has opened the process group that was planned for."""
     if any(page.has_opened_group(rank) for rank in range(page.num_ranks)):
-        kernel.send(GroupOpened())
+        send(GroupOpened())

@@ -197,7 +197,7 @@ class GroupShim:
         self._leave_generation(own)
         with own.activity("torch.distributed.init_process_group", *users_place()):
             yield
-        own.spans_run = own.page.is_whole and _world_size() == own.page.num_ranks
+        own.spans_run = _world_size() == own.page.num_ranks
 
     def _leave_generation(self, own: ledger.RankLedger) -> None:
         self._generation += 1

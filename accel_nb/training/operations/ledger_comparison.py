@@ -15,10 +15,10 @@ from . import abandoned
 
 
 def run_ledger(facts: RankFacts) -> RankLedger | None:
-    """This rank's, where the ranks of `facts` are those of its run; None elsewhere."""
+    """This rank's, where the ranks of `facts` are those of its run, and all write there; None elsewhere."""
     own = ledger.own()
     belongs = own is not None and own.may_write and own.spans_run and own.page.num_ranks == facts.num_processes
-    return own if belongs else None
+    return own if own is not None and belongs and own.page.is_whole else None
 
 
 class LedgerComparison:

@@ -19,6 +19,8 @@ from ....protocol.commands import (
     KeeperHello,
     KeeperMessage,
     Pull,
+    RanksDescribed,
+    RanksNoted,
     Release,
     RunCommand,
     Stacks,
@@ -43,6 +45,7 @@ from ...keeper.event_stream import EventStream
 from ..engine import Attempt
 from .file_copies import write_part
 from .hub import Hub
+from .joined_watch import JoinedWatch
 from .losses import LossWatch
 from .mailbox import EventOutlet, Mailbox
 from .merging import Merging
@@ -91,13 +94,9 @@ class Joining:
         self._seats = [Seat(number, ranks, hub.send) for number, ranks in enumerate(hub.contact.seats)]
         self._start_s = attempt.plan.timeouts.start_s if start_s is None else start_s
         self._events = EventStream(EventOutlet(said))
-        self._merging = Merging(
-            range(attempt.plan.num_ranks),
-            attempt.log_dir,
-            attempt=attempt.number,
-            max_restarts=attempt.plan.max_restarts,
-            searches=attempt.searches,
-        )
+        # A keeper of all ranks watches them itself.
+        self._merging = Merging(attempt, watches=len(self._seats) > 1)
+        self._watch = JoinedWatch(attempt.plan, self._seats, self._merging, self._events)
         self._phase: Phase = "gathering"
         self._killed = False
         self._begun_s = time.monotonic()
@@ -236,15 +235,20 @@ class Joining:
                 os.close(fd)
             case Stacks():
                 self._stacks.note(seat, message)
-            case FilePart() if not self._trust.takes_file(seat, message):
-                pass
+            case RanksNoted() | RanksDescribed():
+                self._watch.take(seat, message)
             case FilePart():
-                if trouble := write_part(self._attempt.log_dir, message, seat.ranks):
-                    self._events.add(Notice(text=trouble))
+                self._note_file(seat, message)
             case Skipped():
                 self._events.add(Notice(text=f"skipped a message of {self._who(seat)}: {message.reason}"))
             case _:
                 self._note_agent(seat, message, now)
+
+    def _note_file(self, seat: Seat, part: FilePart) -> None:
+        if not self._trust.takes_file(seat, part):
+            return
+        if trouble := write_part(self._attempt.log_dir, part, seat.ranks):
+            self._events.add(Notice(text=trouble))
 
     def _note_agent(
         self,
@@ -289,10 +293,8 @@ class Joining:
     def _gather(self, now: float) -> None:
         missing = [seat for seat in self._seats if seat.hello is None]
         if missing and now - self._begun_s > self._start_s:
-            who = [self._starter.seat_text(seat.number) for seat in missing]
-            text = missing_text(self._attempt.plan, who, len(self._seats), self._start_s)
-            evidence = [said for seat in missing if (said := self._starter.evidence(seat.number))]
-            self._give_up(" ".join([text, *dict.fromkeys(evidence)]))
+            known = [(self._starter.seat_text(seat.number), self._starter.evidence(seat.number)) for seat in missing]
+            self._give_up(missing_text(self._attempt.plan, known, len(self._seats), self._start_s))
         if missing or self.trouble:
             return
         store = self._store_seat().hello
@@ -321,6 +323,7 @@ class Joining:
             has_payload = hellos[seat.number].has_payload
             seat.link.send(replace(order, notices=()), [] if has_payload else [self._payload_fd])
             seat.link.send(Pull())
+        self._watch.begin()
         self._phase = "running"
         self.answered = True
 
@@ -328,10 +331,14 @@ class Joining:
         until_s = self._merging.settle_until_s
         if until_s is not None and now >= until_s:
             self._merging.settle_until_s = float("inf")
+            self._watch.explain_lost_peers()
             self._tell(Stop(by="failure", grace_s=self._attempt.plan.timeouts.stop_grace_s))
+        self._watch.look(now)
         self._stacks.act(now)
         if all(seat.run_ended for seat in self._seats):
             self._phase = "over"
+            if until_s != float("inf"):
+                self._watch.explain_lost_peers()
             end = self._merging.end(now - self._begun_s)
             self._events.add(end)
             for seat in self._seats:

@@ -4,7 +4,7 @@ for the clock's values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,33 +17,30 @@ from ....protocol.events import (
     RunEnded,
     RunEvent,
     RunStarted,
+    Stalled,
+    StallEnded,
+    StepTimes,
     StopRequested,
+    Straggler,
 )
 from ....protocol.failure import RankFailure
 from ...keeper.keeper import SETTLE_S
-
-_NOTHING = SearchHistory()
+from ..engine import Attempt
 
 
 class Merging:
-    """Of one attempt. `ranks`: of the run. `log_dir`: the kernel's folder of the run."""
+    """Of one attempt."""
 
-    def __init__(
-        self,
-        ranks: Collection[int],
-        log_dir: Path,
-        *,
-        attempt: int,
-        max_restarts: int,
-        searches: SearchHistory = _NOTHING,
-    ) -> None:
+    def __init__(self, attempt: Attempt, *, watches: bool) -> None:
+        """`watches`: who waits and who is slow is found here, and keepers only take it up."""
         self.settle_until_s: float | None = None
         """When the ranks of all keepers are to be stopped, since one has failed; None: none has."""
-        self._log_dir = log_dir
-        self._attempt = attempt
-        self._max_restarts = max_restarts
-        self._searches = searches
-        self._open = set(ranks)
+        self._log_dir = attempt.log_dir
+        self._attempt = attempt.number
+        self._max_restarts = attempt.plan.max_restarts
+        self._searches = attempt.searches
+        self._watches = watches
+        self._open = set(range(attempt.plan.num_ranks))
         """Ranks that have neither returned nor failed."""
         self._failed = False
         self._ends: list[RunEnded | Restarting] = []
@@ -65,6 +62,21 @@ class Merging:
         ]
         return [self._noted(RankFailed(rank=failure.rank, failure=failure), now) for failure in failures]
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether ranks are being ended, or will be."""
+        return self._failed or bool(self._stops)
+
+    @property
+    def failures(self) -> list[RankFailure]:
+        return [end.failure for end in self.outcomes.values() if isinstance(end, RankFailed)]
+
+    def explain(self, failures: Iterable[RankFailure]) -> list[RunEvent]:
+        """Ranks have failed for these reasons, and not for those that they gave."""
+        explained = {failure.rank: RankFailed(rank=failure.rank, failure=failure) for failure in failures}
+        self.outcomes |= explained
+        return list(explained.values())
+
     def end(self, duration_s: float) -> RunEnded | Restarting:
         """All keepers have said how their part ended, or are gone."""
         again = [end for end in self._ends if isinstance(end, Restarting)]
@@ -82,6 +94,8 @@ class Merging:
     def _taken(self, event: RunEvent, now: float, to_local: Callable[[float], float]) -> RunEvent | None:
         match event:
             case RunStarted():
+                return None
+            case Stalled() | StallEnded() | StepTimes() | Straggler() if self._watches:
                 return None
             case RunEnded() | Restarting():
                 self._ends.append(event)

@@ -15,14 +15,17 @@ Hellos = Mapping[int, AgentHello]
 """By seat."""
 
 
-def missing_text(plan: LaunchPlan, missing: Sequence[str], num_seats: int, waited_s: float) -> str:
-    """Why the run does not begin: agents have not come. `missing`: who they are, for people."""
+def missing_text(plan: LaunchPlan, missing: Sequence[tuple[str, str]], num_seats: int, waited_s: float) -> str:
+    """Why the run does not begin: agents have not come. `missing`: who they are, for people, and what there is to say
+    of each, if anything.
+    """
     came = num_seats - len(missing)
-    return (
+    text = (
         f"{came} of {num_seats} agents of {plan.function_name} came within {waited_s:g} s; missing: "
-        f"{', '.join(missing)}. Agents hold the ranks on other machines; if they only are slow to start, pass "
-        "timeouts=Timeouts(start_s=...)."
+        f"{', '.join(who for who, _ in missing)}. Agents hold the ranks on other machines; if they only are slow to "
+        "start, pass timeouts=Timeouts(start_s=...)."
     )
+    return " ".join([text, *dict.fromkeys(evidence for _, evidence in missing if evidence)])
 
 
 def version_problem(hello: AgentHello, versions: Mapping[str, str], function_name: str) -> str:

@@ -13,7 +13,23 @@ import msgspec
 import zmq
 
 from ....protocol import environment
-from ....protocol.commands import DumpStacks, KeeperHello, KeeperMessage, Pull, Release, RunOrder, Stop, Value
+from ....protocol.commands import (
+    DescribeRanks,
+    DumpStacks,
+    FailRanks,
+    KeeperHello,
+    KeeperMessage,
+    PartMessage,
+    Pull,
+    PullNotes,
+    RanksDescribed,
+    RanksNoted,
+    Release,
+    RunOrder,
+    Stop,
+    TakeUp,
+    Value,
+)
 from ....protocol.remote import (
     AgentEnded,
     AgentFailed,
@@ -115,7 +131,7 @@ class Relay:
         self._hello = hello
         self._wire = wire
         self._link = wire.link
-        self._channel: Channel[KeeperMessage] = Channel(run, KeeperMessage)
+        self._channel: Channel[KeeperMessage | PartMessage] = Channel(run, KeeperMessage | PartMessage)
         self._guard_fd = guard_fd
         self._folder = folder
         self._store = store
@@ -181,7 +197,7 @@ class Relay:
                 self._channel.send(message)
             case Skipped():
                 self._fail(f"{self._who} cannot read what the kernel says: {message.reason}")
-            case Pull() | Stop() | DumpStacks():
+            case Pull() | Stop() | DumpStacks() | PullNotes() | DescribeRanks() | FailRanks() | TakeUp():
                 self._channel.send(message)
 
     def _begin(self, order: RunOrder) -> None:
@@ -218,7 +234,8 @@ class Relay:
                 continue  # both are of one version
             # The keeper's pidfd is for processes of its machine.
             self._link.send(message, fds if isinstance(message, Value) else [])
-            self._tell_witness(message, fds)
+            if not isinstance(message, RanksNoted | RanksDescribed):
+                self._tell_witness(message, fds)
             for fd in fds:
                 os.close(fd)
         if (closed or is_readable(self._guard_fd)) and not self._released:

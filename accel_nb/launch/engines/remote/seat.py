@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ....protocol.commands import Pull, Release, Stop
+from ....protocol.commands import PartCommand, Pull, Release, Stop
 from ....protocol.remote import AgentHello, AgentMessage, RunOver
 from .link import BEAT, Link
 
@@ -53,7 +53,12 @@ class Seat:
         """A time of the agent's clock by this machine's, as exactly as its hello was quick."""
         return time_s + self._clock_s if time_s else time_s
 
-    def send(self, command: Pull | Stop | Release | RunOver) -> None:
+    @property
+    def ahead_ns(self) -> int:
+        """How far this machine's monotonic clock is ahead of the agent's, as `to_local` has it."""
+        return round(self._clock_s * 1e9)
+
+    def send(self, command: Pull | Stop | Release | PartCommand | RunOver) -> None:
         if self.is_there:
             self.link.send(command)
 

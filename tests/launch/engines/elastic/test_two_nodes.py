@@ -110,6 +110,21 @@ def test_a_death_on_one_node_is_the_cause_on_each(nodes: Nodes) -> None:
         assert one.evalue.startswith("die_once: rank 3 of 4 (cpu, node 1) died: killed by SIGKILL"), one.evalue
 
 
+def test_k02_who_waits_for_a_rank_of_another_node_is_told_on_each(nodes: Nodes, tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+    cells = nodes.launch(f"wait_for_rank_3, ({str(go_on)!r},)", timeouts="Timeouts(stalled_s=2)")
+    for node, cell in zip(nodes.all, cells, strict=True):
+        node.kernel.wait_for(cell, "ranks 0-2 wait in torch.distributed.barrier (Cell In[1], line", DEADLINE_S)
+
+    go_on.touch()
+
+    executed = nodes.collect(cells)
+    assert results(executed[0])[:2] == ["went on"] * 2
+    for one in executed:
+        assert "rank 3 is at Cell In[1], line" in one.stdout
+        assert "(`time.sleep(0.05)`" in one.stdout
+
+
 def test_all_nodes_start_again_when_a_rank_has_died_and_restarts_are_allowed(nodes: Nodes) -> None:
     executed = nodes.run("die_once, (3,)", max_restarts=1, rdzv_id="a secret word")
 
