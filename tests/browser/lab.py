@@ -246,6 +246,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "HOME": "home", "IPYTHONDIR": "ipython", "JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data",
         "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTERLAB_SETTINGS_DIR": "settings",
         "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        # Before the environment's folder, where an earlier build of the extension may be installed.
+        "JUPYTER_PATH": "data",
     }  # fmt: skip
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path, **{name: str(folder / part) for name, part in own.items()}}
