@@ -143,6 +143,9 @@ class RayStarter:
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         return f"{who} on {self._actors.nodes[seat].label}"
 
+    def replaces(self, _seat: int) -> bool:
+        return True
+
     def kill(self) -> None:
         self._killed = True
         KEPT.end(self._actors)

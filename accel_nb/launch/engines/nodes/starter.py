@@ -42,6 +42,10 @@ class NodeStarter:
     def seat_text(self, seat: int) -> str:
         return f"node {seat} ({self._notes[seat].host})"
 
+    def replaces(self, seat: int) -> bool:
+        # Another node's kernel would come as a new one, and none takes part in a run that has begun.
+        return seat == 0
+
     def kill(self) -> None:
         if not is_readable(self._pidfd):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

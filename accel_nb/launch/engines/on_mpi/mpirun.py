@@ -61,6 +61,9 @@ class Mpirun:
     def seat_text(self, seat: int) -> str:
         return f"rank {seat} on {self._hosts[seat]}" if self._several else f"rank {seat}"
 
+    def replaces(self, _seat: int) -> bool:
+        return True
+
     def kill(self) -> None:
         """mpirun's own process last: it takes those on other hosts along when it is told to end."""
         with contextlib.suppress(ProcessLookupError):

@@ -79,7 +79,7 @@ class JoinedWatch:
         self._events.add_all(self._merging.explain(failures))
 
     def _note(self, seat: Seat, notes: Sequence[RankNotes]) -> None:
-        self._notes |= {one.rank: _moved(one, seat.ahead_ns) for one in notes if one.rank in seat.ranks}
+        self._notes |= {one.rank: by_clock(one, seat.ahead_ns) for one in notes if one.rank in seat.ranks}
 
     def _all_notes(self) -> list[RankNotes]:
         return list(self._notes.values())
@@ -119,8 +119,8 @@ def _nothing_of(rank: int) -> RankNotes:
     )  # fmt: skip
 
 
-def _moved(notes: RankNotes, ahead_ns: int) -> RankNotes:
-    """`notes` by a clock that is so far ahead of theirs. 0 is no time."""
+def by_clock(notes: RankNotes, ahead_ns: int) -> RankNotes:
+    """`notes` by a clock that is `ahead_ns` ahead of theirs. 0 is no time, and stays so."""
 
     def moved(time_ns: int) -> int:
         return max(1, time_ns + ahead_ns) if time_ns else 0

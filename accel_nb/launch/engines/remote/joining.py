@@ -288,7 +288,8 @@ class Joining:
             self._give_up(sentence)
         elif self._phase == "running":
             seat.run_ended = True
-            self._events.add_all(self._merging.lose(seat.ranks, sentence, now))
+            is_replaced = self._starter.replaces(seat.number)
+            self._events.add_all(self._merging.lose(seat.ranks, sentence, now, is_replaced=is_replaced))
 
     def _gather(self, now: float) -> None:
         missing = [seat for seat in self._seats if seat.hello is None]
@@ -351,6 +352,5 @@ class Joining:
         self._said.put(GroupOpened())
 
     def _who(self, seat: Seat) -> str:
-        where = f" on {seat.hello.host}" if seat.hello is not None else ""
         text = self._starter.seat_text(seat.number)
-        return text if where.strip() in text else f"{text}{where}"
+        return text if seat.hello is None or seat.hello.host in text else f"{text} on {seat.hello.host}"

@@ -40,6 +40,7 @@ class Merging:
         self._max_restarts = attempt.plan.max_restarts
         self._searches = attempt.searches
         self._watches = watches
+        self._cannot_restart = False
         self._open = set(range(attempt.plan.num_ranks))
         """Ranks that have neither returned nor failed."""
         self._failed = False
@@ -52,8 +53,14 @@ class Merging:
         """What of one keeper's events is of the run. `to_local`: its monotonic clock's time -> this machine's."""
         return [passed for event in events if (passed := self._taken(event, now, to_local)) is not None]
 
-    def lose(self, ranks: Iterable[int], sentence: str, now: float) -> list[RunEvent]:
-        """The keeper of `ranks` is gone."""
+    def lose(self, ranks: Iterable[int], sentence: str, now: float, *, is_replaced: bool) -> list[RunEvent]:
+        """The keeper of `ranks` is gone. `is_replaced`: another attempt would have a new one."""
+        if not is_replaced:
+            self._cannot_restart = True
+            if self._max_restarts:
+                sentence = (
+                    f"{sentence} Nobody takes its place in a run that has begun, so the ranks do not start again."
+                )
         silent = sorted(self._open.intersection(ranks))
         consequence = self._failed
         failures = [
@@ -83,7 +90,7 @@ class Merging:
         ended = [end for end in self._ends if isinstance(end, RunEnded)]
         by_user = bool(self._stops - {"failure"})
         may_restart = self._attempt - self._searches.restarts < self._max_restarts
-        if by_user or not (self._failed and (again or may_restart)):
+        if by_user or self._cannot_restart or not (self._failed and (again or may_restart)):
             return RunEnded(duration_s=duration_s, leftovers=sum(end.leftovers for end in ended))
         return Restarting(
             attempt=self._attempt + 1,

@@ -23,6 +23,9 @@ class AgentStarter(Protocol):
     def seat_text(self, seat: int) -> str:
         """For people: ``rank 2 on host b``, ``node 1``."""
 
+    def replaces(self, seat: int) -> bool:
+        """Whether another attempt of the run has a new agent in place of that one, if it is lost."""
+
     def kill(self) -> None:
         """End all agents now, whatever they do."""
 

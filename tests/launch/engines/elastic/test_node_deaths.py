@@ -24,13 +24,17 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         yield made
 
 
+def started(nodes: Nodes, **arguments: object) -> list[str]:
+    """Cells of a run whose ranks have met."""
+    cells = nodes.launch("wait", **arguments)
+    for node, cell in zip(nodes.all, cells, strict=True):
+        node.until_up(cell)
+    return cells
+
+
 @pytest.fixture
 def cells(nodes: Nodes) -> list[str]:
-    """Of a run whose ranks have met."""
-    started = nodes.launch("wait")
-    for node, cell in zip(nodes.all, started, strict=True):
-        node.until_up(cell)
-    return started
+    return started(nodes)
 
 
 def test_the_death_of_a_kernel_is_named_on_node_0_and_leaves_nothing(nodes: Nodes, cells: list[str]) -> None:
@@ -43,6 +47,25 @@ def test_the_death_of_a_kernel_is_named_on_node_0_and_leaves_nothing(nodes: Node
     assert "the kernel on host-1 that takes part with the agent of ranks 2 to 3 has ended" in executed.evalue
     wait_until(lambda: not second.host.processes(), LEFT_S, lambda: str(second.host.processes()))
     wait_until(lambda: not first.runs(), LEFT_S, lambda: str(first.runs()))
+
+
+def test_a_node_that_is_gone_is_not_waited_for_again_where_restarts_are_allowed(nodes: Nodes) -> None:
+    cells = started(nodes, max_restarts=2)
+    first, second = nodes.all
+
+    second.host.kill_all()
+
+    executed = first.collect(cells[0])
+    assert executed.ename == "RunFailed"
+    assert (
+        "rank 2 of 4 (cpu, node 1) died: what held node 1 (host-1) is gone. The kernel or the machine"
+        in executed.evalue
+    )
+    assert "Nobody takes its place in a run that has begun, so the ranks do not start again." in executed.evalue
+    assert "starting all ranks again" not in executed.stdout
+    wait_until(lambda: not first.runs(), LEFT_S, lambda: str(first.runs()))
+    with pytest.raises(KernelDied):
+        second.collect(cells[1])
 
 
 def test_the_death_of_node_0_is_named_on_the_others_and_leaves_nothing(nodes: Nodes, cells: list[str]) -> None:

@@ -57,6 +57,9 @@ class LoopbackAgents:
     def seat_text(self, seat: int) -> str:
         return f"seat {seat}"
 
+    def replaces(self, _seat: int) -> bool:
+        return True
+
     def kill(self) -> None:
         for agent in self._agents.values():
             agent.kill()
