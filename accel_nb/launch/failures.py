@@ -77,7 +77,7 @@ def headline(failure: RankFailure) -> str:
     if worker is not None:
         return f"{lines[-1]} (in {worker[1]})"
     first = _first_statement(lines)
-    return (f"{failure.type_name}: {first}" if failure.type_name else first) or failure.kind
+    return ": ".join(part for part in (failure.type_name, first) if part) or failure.kind
 
 
 def _first_statement(lines: Sequence[str]) -> str:
@@ -188,9 +188,16 @@ def _rank_of_cause(failure: RankFailure) -> tuple[bool, bool, bool, float]:
 
 def same_error(one: RankFailure, other: RankFailure) -> bool:
     """Whether a reader would call them the same: the rank's own number aside."""
-    return (one.kind, one.type_name, one.message, one.location) == (
-        other.kind, other.type_name, other.message, other.location,
-    )  # fmt: skip
+    return same_message(one, other) and one.location == other.location
+
+
+def same_message(one: RankFailure, other: RankFailure) -> bool:
+    """As `same_error`, but wherever each was."""
+    return (one.kind, one.type_name, _unnumbered(one)) == (other.kind, other.type_name, _unnumbered(other))
+
+
+def _unnumbered(failure: RankFailure) -> str:
+    return re.sub(rf"\brank {failure.rank}\b", "this rank", failure.message)
 
 
 def rank_ranges(ranks: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import AccelNbError
 from ..protocol.failure import RankFailure
 from ..protocol.plan import LaunchPlan
-from .failures import cause_first, explained, headline, rank_ranges, same_error
+from .failures import cause_first, explained, headline, rank_ranges, same_error, same_message
 from .memory_text import memory_lines
 
 MAX_LINES = 40
@@ -132,7 +132,10 @@ class RunFailed(AccelNbError):
             different.append(other)
         for other in different:
             ranks = [more.rank for more in self.failures if same_error(more, other)]
-            lines.append(f"Also {_ranks(ranks)}: {headline(other)}")
+            if other.location and same_message(other, self.cause):
+                lines.append(f"Same error on {_ranks(ranks)} at {other.location}.")
+            else:
+                lines.append(f"Also {_ranks(ranks)}: {headline(other)}")
         return lines
 
     def _body(self) -> list[str]:

@@ -106,6 +106,49 @@ def another_thread_waits(seconds: float) -> None:
         gather()
 
 
+def loops_in_a_hook(seconds: float) -> None:
+    """On rank 1, within the backward that all ranks are in."""
+    import torch
+    from torch import distributed, nn
+
+    distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+
+    def hook(gradient: torch.Tensor) -> None:
+        del gradient
+        end = time.monotonic() + seconds
+        all(time.monotonic() < end for _ in itertools.repeat(None))  # in the hook
+
+    outputs = model(torch.ones(2, 4))
+    if distributed.get_rank() == 1:
+        outputs.register_hook(hook)
+    outputs.sum().backward()  # calls the hook
+
+
+def waits_in_a_group(seconds: float) -> None:
+    """Rank 0, for rank 1."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    pair = distributed.new_group([0, 1])
+    if distributed.get_rank() == 1:
+        time.sleep(seconds)
+    distributed.all_reduce(torch.ones(2), group=pair)  # in the group
+
+
+def waits_for_a_message(seconds: float) -> None:
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    if distributed.get_rank() == 0:
+        distributed.recv(torch.empty(2), 1)  # the message
+    else:
+        time.sleep(seconds)
+        distributed.send(torch.ones(2), dst=0)
+
+
 def one_is_stopped() -> None:
     """As by Ctrl-Z, or a debugger."""
     from accel_nb.protocol import ledger

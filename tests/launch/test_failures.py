@@ -66,7 +66,7 @@ def test_a_chained_exception_keeps_its_chain() -> None:
         ("needs the same:\n  rank 0: [1]\n  rank 1: [2]", "E: needs the same: rank 0: [1]; rank 1: [2]"),
         ("look:\na\nb\nc\nd", "E: look: a; b; c; ..."),
         ("nothing follows:", "E: nothing follows:"),
-        ("", "E: "),
+        ("", "E"),
     ],
 )
 def test_a_first_line_that_announces_others_is_told_with_them(message: str, shown: str) -> None:

@@ -137,6 +137,37 @@ def test_k02_another_thread_that_waits_is_told_with_its_line() -> None:
     )
 
 
+def test_k02_a_hook_that_keeps_a_backward_is_told_with_its_line() -> None:
+    launched = launch(hang_code.loops_in_a_hook, 3.5, timeouts=SOON)
+
+    assert launched.values == [None, None]
+    backward, hook = line_of("# calls the hook"), line_of("# in the hook")
+    first, *_ = told(launched, "in which it is at")
+    assert without_seconds(first) == (
+        f"rank 0 waits in backward (hang_code.py, line {backward}) for _ s; rank 1 waits in backward (hang_code.py, "
+        f"line {backward}) for _ s, in which it is at hang_code.py, line {hook} (`all(time.monotonic() < end for _ in "
+        "itertools.repeat(None))  # in the hook`)"
+    )
+
+
+def test_k02_a_wait_in_a_group_says_whose_it_is() -> None:
+    launched = launch(hang_code.waits_in_a_group, 3.5, timeouts=SOON)
+
+    first, *_ = told(launched, "waits in")
+    assert first.startswith(
+        "rank 0 waits in torch.distributed.all_reduce in the group of ranks 0-1 (hang_code.py, line "
+        f"{line_of('# in the group')}) for "
+    )
+
+
+def test_k02_a_wait_for_a_message_says_whose() -> None:
+    launched = launch(hang_code.waits_for_a_message, 3.5, timeouts=SOON)
+
+    first, *_ = told(launched, "waits in")
+    line = line_of("# the message")
+    assert first.startswith(f"rank 0 waits in torch.distributed.recv from rank 1 (hang_code.py, line {line}) for ")
+
+
 def test_k13_all_ranks_in_their_first_operation() -> None:
     launched = launch(hang_code.all_wait_in_their_first_operation, 2.5, timeouts=SOON)
 

@@ -91,6 +91,22 @@ def test_e06_a_different_error_gets_its_own_line() -> None:
     assert text.count("Also ranks 2-3: KeyError: 'x'") == 1
 
 
+def test_e06_the_same_error_at_another_line_is_not_repeated() -> None:
+    other = [raised(rank, location="Cell In[7], line 3") for rank in (2, 3)]
+
+    text = str(RunFailed([raised(1), *other], plan(4), ""))
+
+    assert "Same error on ranks 2-3 at Cell In[7], line 3." in text.splitlines()
+    assert text.count("ValueError: boom") == 1
+
+
+def test_e06_errors_that_name_their_own_rank_are_the_same() -> None:
+    failures = [raised(rank, message=f"no gradient for rank {rank}: 2 3, rank 10") for rank in (0, 1)]
+
+    assert "Same error on ranks 0-1." in str(RunFailed(failures, plan(2), ""))
+    assert "Same error" not in str(RunFailed([failures[0], raised(1, message="for rank 0: 2 3, rank 10")], plan(2), ""))
+
+
 def test_e01_a_long_traceback_is_cut_in_the_middle() -> None:
     frames = "\n".join(f"  Cell In[7], line {number}, in f" for number in range(300))
 

@@ -11,7 +11,8 @@ MODELS = (
         "Some parameters of the model took no part in this step's loss on this rank, so that DDP waits for gradients "
         "that never come.",
         "Use every parameter in the loss, freeze what you do not train (requires_grad_(False)), or pass "
-        "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] to the Accelerator.",
+        "find_unused_parameters=True to DistributedDataParallel, which an Accelerator takes as "
+        "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)].",
     ),
     Known(
         "ddp ready twice",

@@ -15,6 +15,8 @@ _WORKER_BEGINS = ("_worker_loop", "_bootstrap")
 """Functions of torch's DataLoader and of multiprocessing that begin the life of a worker. What is below them belongs,
 in a forked worker, to the rank.
 """
+_WAITS_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+"""The innermost frame of a thread that waits for another one."""
 _FETCHES = ("/torch/utils/data/_utils/fetch.py",)
 """The file in which a DataLoader's worker calls the dataset."""
 
@@ -40,18 +42,32 @@ class Frame(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
 
-def main_thread(stacks: str) -> list[Frame]:
-    """Of one dump of faulthandler's, the frames of the process's first thread, the innermost first.
+def threads(stacks: str) -> list[list[Frame]]:
+    """Of one dump of faulthandler's, the frames of each thread, the innermost first. The process's first thread is the
+    last one.
 
     It lists threads from the newest to the oldest (``_Py_DumpTracebackThreads``, CPython 3.11 to 3.13).
     """
-    frames: list[Frame] = []
+    found: list[list[Frame]] = [[]]
     for line in stacks.splitlines():
         if "(most recent call first)" in line:
-            frames = []
-        elif found := _FRAME.fullmatch(line):
-            frames.append(Frame(found["file"], int(found["line"]), found["function"]))
-    return frames
+            found.append([])
+        elif frame := _FRAME.fullmatch(line):
+            found[-1].append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+    return found
+
+
+def main_thread(stacks: str) -> list[Frame]:
+    """The last of `threads`."""
+    return threads(stacks)[-1]
+
+
+def awaited_threads(stacks: str) -> list[Frame]:
+    """Where threads of the user's are while the first one waits for some; empty when it does something else."""
+    *others, first = threads(stacks)
+    if not first or not first[0].file.endswith(_WAITS_FOR_THREADS):
+        return []
+    return [frame for frames in others if (frame := own_frame(frames)) is not None]
 
 
 def own_frame(frames: list[Frame]) -> Frame | None:

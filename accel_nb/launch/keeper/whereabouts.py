@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from ...protocol.events import Whereabouts
 from ...protocol.ledger import ENDED, FAILED, RETURNED, RankNotes
-from ..failures import rank_ranges, readable_stack
-from .frames import Frame, busy_frame, main_thread, own_frame
+from ..failures import is_own_file, rank_ranges, readable_stack
+from .frames import Frame, awaited_threads, busy_frame, main_thread, own_frame
 from .hang_watch import number_in_group, open_call
 from .stacks import RankStacks
 
@@ -18,6 +18,7 @@ NEXT_BATCH = "next batch"
 """The activity of a rank that waits for its loader."""
 _LOADER_FILE = "/torch/utils/data/dataloader.py"
 _WORKERS_NAMED = 2
+_THREADS_NAMED = 2
 _OWN_PREFIX = "accel_nb."
 _NS = 1_000_000_000
 
@@ -33,7 +34,7 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
         number=number_in_group(notes.number),
         num_steps=notes.num_steps,
         stack=readable_stack(stacks.own)[:MAX_STACK_CHARS],
-        details=_elsewhere(notes),
+        details=_elsewhere(notes) or _awaited(stacks, cells),
     )
     if notes.life in (RETURNED, ENDED, FAILED):
         return replace(known, state="failed" if notes.life == FAILED else "returned")
@@ -47,7 +48,7 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
     if notes.activity:
         noted = Frame(notes.activity_file, notes.activity_line, "") if notes.activity_file else frame
         waiting = replace(known, operation=notes.activity, waits_s=(now_ns - notes.activity_since_ns) / _NS)
-        details = _reading(noted, stacks, frame, cells) if reads else ()
+        details = _reading(noted, stacks, frame, cells) if reads else _inside(noted, frame, cells)
         return _at(replace(waiting, state="waits", details=(*known.details, *details)), noted, cells)
     details = _reading(frame, stacks, frame, cells) if reads else ()
     return _at(replace(known, details=(*known.details, *details)), frame, cells)
@@ -91,6 +92,21 @@ def _elsewhere(notes: RankNotes) -> tuple[str, ...]:
     frame = Frame(notes.elsewhere_file, notes.elsewhere_line, "")
     place = f" ({frame.place})" if frame.file else ""
     return (f"another thread is in {operation_name(notes.elsewhere)}{place}",)
+
+
+def _awaited(stacks: RankStacks, cells: Cells) -> tuple[str, ...]:
+    """Where threads are that the function waits for."""
+    frames = awaited_threads(stacks.own)
+    named = [f"another thread is at {_line(frame, cells)}" for frame in frames[:_THREADS_NAMED]]
+    more = len(frames) - len(named)
+    return (*named, f"{more} more threads of yours are there") if more else tuple(named)
+
+
+def _inside(noted: Frame | None, frame: Frame | None, cells: Cells) -> tuple[str, ...]:
+    """The user's code that runs within what was begun at the line `noted`: a hook, an autograd function."""
+    if noted is None or frame is None or not is_own_file(frame.file) or frame[:2] == noted[:2]:
+        return ()
+    return (f"in which it is at {_line(frame, cells)}",)
 
 
 def _at(known: Whereabouts, frame: Frame | None, cells: Cells) -> Whereabouts:

@@ -26,7 +26,8 @@ import msgspec
 from ...protocol import agreement, ledger
 from ...protocol.ledger import RankLedger
 from ...protocol.places import users_place
-from .torch_operations import ACTIVITIES, OPERATIONS, Given, Operation, Waits
+from ..failures import rank_ranges
+from .torch_operations import ACTIVITIES, OPERATIONS, Given, Operation, Waits, peer_text
 
 Function = Callable[..., Any]  # torch's: what it takes and gives is its own business
 
@@ -74,8 +75,9 @@ class CollectiveShim:
         self._is_installed = True
         for name, operation in OPERATIONS.items():
             _wrap(distributed_c10d, name, functools.partial(self._around, operation))
-        for name in ACTIVITIES:
-            _wrap(distributed_c10d, name, functools.partial(self._around_activity, f"torch.distributed.{name}"))
+        for name, relation in ACTIVITIES.items():
+            activity = functools.partial(self._around_activity, f"torch.distributed.{name}", relation)
+            _wrap(distributed_c10d, name, activity)
         _replace(torch.autograd, "backward", self._around_backward(torch.autograd.backward))
         register_optimizer_step_post_hook(self._note_step)
 
@@ -105,7 +107,7 @@ class CollectiveShim:
                 # torch refuses them, in its own words.
                 return original(*args, **kwargs)
             if given.group is not None and not _is_default(given.group):
-                with own.activity(f"{operation.name} in a group", *users_place()):
+                with own.activity(f"{operation.name} {_of_group(given.group)}", *users_place()):
                     return original(*args, **kwargs)
             if not own.spans_run or self._in_backward:
                 return original(*args, **kwargs)
@@ -175,13 +177,13 @@ class CollectiveShim:
         return self._transport.waits_with_cpu_tensors and given.tensor.device.type == "cpu"
 
     @staticmethod
-    def _around_activity(name: str, original: Function) -> Function:
+    def _around_activity(name: str, relation: str, original: Function) -> Function:
         @functools.wraps(original)
         def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  torch's
             own = ledger.own()
             if own is None or own.inside or not own.may_write:
                 return original(*args, **kwargs)
-            with own.activity(name, *users_place()):
+            with own.activity(name + peer_text(relation, args, kwargs), *users_place()):
                 return original(*args, **kwargs)
 
         return noted
@@ -253,6 +255,20 @@ def _is_pythons_thread() -> bool:
     ident = threading.get_ident()
     # Of a thread that is not Python's, its `current_thread` would make up an object.
     return any(one.ident == ident and not isinstance(one, threading._DummyThread) for one in threading.enumerate())  # noqa: SLF001
+
+
+def _of_group(group: Any) -> str:  # noqa: ANN401  torch does not say
+    from torch.distributed import get_process_group_ranks
+
+    try:
+        return _of_ranks(tuple(get_process_group_ranks(group)))
+    except (KeyError, ValueError):  # this rank is no member
+        return "in a group"
+
+
+@functools.cache
+def _of_ranks(ranks: tuple[int, ...]) -> str:
+    return f"in the group of rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks)}"
 
 
 def _is_default(group: object) -> bool:

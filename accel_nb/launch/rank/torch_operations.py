@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,5 +203,13 @@ OPERATIONS = {
 }
 """By the function's name in ``torch.distributed.distributed_c10d``; those that a torch does not have are left out."""
 
-ACTIVITIES = ("send", "recv", "send_object_list", "recv_object_list", "new_group")
-"""Functions that wait for other ranks, but not for the same call of all: not numbered."""
+ACTIVITIES = {"send": "to", "recv": "from", "send_object_list": "to", "recv_object_list": "from", "new_group": ""}
+"""Functions that wait for other ranks, but not for the same call of all: not numbered. Their second argument is a rank;
+what it is to them.
+"""
+
+
+def peer_text(relation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """`` from rank 1``; empty where it is not said, as for any rank."""
+    given = args[1] if len(args) > 1 else kwargs.get({"to": "dst", "from": "src"}.get(relation, ""))
+    return f" {relation} rank {given}" if relation and isinstance(given, int) else ""

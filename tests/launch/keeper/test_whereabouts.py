@@ -91,6 +91,36 @@ def test_k02_one_waits_and_one_has_returned() -> None:
     assert text == "rank 0 waits in gather (Cell In[3], line 7) for 31 s; rank 1 has returned after 7 optimizer steps"
 
 
+def test_k02_threads_that_the_function_waits_for_are_told() -> None:
+    other = 'Thread 0x1 (most recent call first):\n  File "<Cell In[3]>", line {} in work\n\n'
+    joins = f"""Current thread 0x2 (most recent call first):
+  File "{THREADING}", line 1119 in join
+  File "<Cell In[3]>", line 9 in train
+"""
+
+    assert sentence([at(notes(0), other.format(7) + other.format(12) + joins)]) == (
+        "rank 0 is at Cell In[3], line 9 (`for batch in loader:`), another thread is at Cell In[3], line 7 "
+        "(`gather(x)`), another thread is at Cell In[3], line 12 (`while True: pass`)"
+    )
+    assert at(notes(0), other.format(7) * 5 + joins).details[2:] == ("3 more threads of yours are there",)
+    assert at(notes(0), other.format(7) + READS).details == ()
+
+
+def test_k02_code_of_the_users_that_runs_in_a_backward_is_told() -> None:
+    backward = doing(0, "backward", 1, activity_line=9)
+    hook = f"""Current thread 0x2 (most recent call first):
+  File "<Cell In[3]>", line 12 in hook
+  File "{TORCH}/autograd/__init__.py", line 395 in backward
+  File "<Cell In[3]>", line 9 in train
+"""
+
+    assert sentence([at(backward, hook)]) == (
+        "rank 0 waits in backward (Cell In[3], line 9) for 30 s, in which it is at Cell In[3], line 12 "
+        "(`while True: pass`)"
+    )
+    assert at(backward, hook.replace("line 12", "line 9")).details == ()
+
+
 def test_the_odd_one_comes_first() -> None:
     ranks = [at(notes(rank, call(2))) for rank in range(8) if rank != 5]
 
