@@ -32,6 +32,15 @@ def fails_on_the_last() -> None:
     time.sleep(1000)
 
 
+def waits_for_the_last() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if dist.get_rank() != dist.get_world_size() - 1:
+        dist.barrier()
+
+
 def sleeps() -> None:
     print("up")
     time.sleep(1000)
@@ -75,6 +84,13 @@ class EngineContract:
         assert "no such colour" in failure.traceback_text
         assert [other.kind for other in failure.failures] == ["raised", *["stopped"] * self.last]
         assert isinstance(failure.original(), ValueError)
+
+    @pytest.mark.faults
+    def test_a_rank_that_has_returned_is_the_cause_for_those_that_wait_for_it(self) -> None:
+        launched = self.launched(waits_for_the_last)
+
+        assert launched.failure.rank == 0
+        assert f"rank {self.last} has returned" in str(launched.failure)
 
     @pytest.mark.faults
     def test_a_stop_ends_all_ranks(self) -> None:
