@@ -51,7 +51,8 @@ async ([batches, intervalMs]) => {
   const { default: widget } = await import("/module.js");
   const el = document.getElementById("run");
   let receive;
-  widget.render({ el, model: { on: (_, callback) => { receive = callback; }, off() {}, send() {} } });
+  const on = (name, callback) => { if (name === "msg:custom") receive = callback; };
+  widget.render({ el, model: { on, off() {}, send() {} } });
   for (const events of batches) {
     await new Promise((done) => setTimeout(done, intervalMs));
     performance.mark("update");
