@@ -193,7 +193,10 @@ def same_error(one: RankFailure, other: RankFailure) -> bool:
 
 def same_message(one: RankFailure, other: RankFailure) -> bool:
     """As `same_error`, but wherever each was."""
-    return (one.kind, one.type_name, _unnumbered(one)) == (other.kind, other.type_name, _unnumbered(other))
+    if (one.kind, one.type_name) != (other.kind, other.type_name):
+        return False
+    # One that lists all ranks is the same on each as it is.
+    return one.message == other.message or _unnumbered(one) == _unnumbered(other)
 
 
 def _unnumbered(failure: RankFailure) -> str:

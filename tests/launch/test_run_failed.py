@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from accel_nb.launch.run_failed import MAX_LINES, RunFailed, RunInterrupted, stand_in
 from accel_nb.protocol.failure import RankFailure
 from accel_nb.protocol.plan import LaunchPlan, RankPlan
@@ -98,6 +100,17 @@ def test_e06_the_same_error_at_another_line_is_not_repeated() -> None:
 
     assert "Same error on ranks 2-3 at Cell In[7], line 3." in text.splitlines()
     assert text.count("ValueError: boom") == 1
+
+
+@pytest.mark.parametrize("location", ["Cell In[7], line 12", "Cell In[7], line 3"])
+def test_e06_an_error_that_lists_all_ranks_is_the_same_on_each(location: str) -> None:
+    message = "the ranks differ:\n  rank 0: [1]\n  rank 1: [2]"
+    failures = [raised(0, message=message), raised(1, message=message, location=location)]
+
+    text = str(RunFailed(failures, plan(2), ""))
+
+    assert "Same error on rank" in text
+    assert "Also" not in text
 
 
 def test_e06_errors_that_name_their_own_rank_are_the_same() -> None:
