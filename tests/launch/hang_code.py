@@ -122,7 +122,7 @@ def loops_in_a_hook(seconds: float) -> None:
     outputs = model(torch.ones(2, 4))
     if distributed.get_rank() == 1:
         outputs.register_hook(hook)
-    outputs.sum().backward()  # calls the hook
+    torch.autograd.backward([outputs.sum()])  # calls the hook
 
 
 def waits_in_a_group(seconds: float) -> None:
