@@ -2,7 +2,7 @@
 
 Jupyter puts an output where its parent header points. ipykernel 6 keeps one header per process and ipykernel 7 one per
 context, so that the prints of a thread land in whatever cell ran last. Here the header is taken once, when the cell
-starts the run, and sent along explicitly. The parts of ipykernel used are the same in 6.31, 7.3 and 7.4:
+starts the run, and sent along explicitly. The parts of ipykernel used are the same in 6.31 and 7.4:
 ``Kernel.get_parent``, ``iopub_socket`` (hands messages to the thread that does I/O) and ``Session.send``.
 """
 

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 import accel_nb
@@ -111,5 +112,7 @@ def test_the_oldest_versions_tested_are_the_lower_bounds() -> None:
 
     pins = dict(line.split("==") for line in pinned if line and not line.startswith("#"))
 
-    bounds = dict(requirement.split(">=") for requirement in project["dependencies"])
-    assert {name: Version(pins[name]) for name in bounds} == {name: Version(bound) for name, bound in bounds.items()}
+    bounds = {}
+    for requirement in map(Requirement, project["dependencies"]):
+        (bounds[requirement.name],) = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
+    assert {name: Version(pins[name]) for name in bounds} == bounds

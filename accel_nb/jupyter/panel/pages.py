@@ -30,7 +30,7 @@ class _Session(Protocol):
 
 
 class ControlledKernel(Protocol):
-    """What we need of `ipykernel.kernelbase.Kernel`, alike in 6.31, 7.3 and 7.4."""
+    """What we need of `ipykernel.kernelbase.Kernel`, alike in 6.31 and 7.4."""
 
     session: _Session
     control_handlers: dict[str, Callable[..., object]]

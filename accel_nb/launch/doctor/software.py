@@ -9,10 +9,14 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...devices import nvml
 from ...protocol.diagnosis import Fact, Finding
 from ...protocol.version import __version__
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 GROUP = "software"
 PACKAGES = (
@@ -22,6 +26,11 @@ PACKAGES = (
 """Told when they are there."""
 NEEDED = ("torch", "ipykernel", "ipywidgets", "jupyterlab", "anywidget", "msgspec", "cloudpickle")
 """Told also when they are missing."""
+_EXCLUDED_BECAUSE = {
+    "ipykernel": "7.0 to 7.3 lose a request now and then: a cell waits for ever in an idle kernel "
+    "(ipython/ipykernel#1554).",
+}
+"""By package: what is wrong with the releases between those that we take."""
 
 
 def facts() -> Iterator[Fact]:
@@ -41,7 +50,7 @@ def facts() -> Iterator[Fact]:
 
 
 def findings(requirements: list[str] | None = None) -> Iterator[Finding]:
-    """What accel_nb needs and is missing or too old. `requirements`: None for those of the installed accel_nb."""
+    """What accel_nb needs and is missing, too old or excluded. `requirements`: None for the installed accel_nb's."""
     from packaging.requirements import Requirement  # comes with ipykernel
 
     for text in _own_requirements() if requirements is None else requirements:
@@ -51,12 +60,7 @@ def findings(requirements: list[str] | None = None) -> Iterator[Finding]:
         found = version_of(requirement.name)
         if found is not None and requirement.specifier.contains(found, prereleases=True):
             continue
-        yield Finding(
-            severity="problem",
-            what=f"{requirement.name} is {'missing' if found is None else f'{found}, too old'}.",
-            why=f"accel_nb {__version__} needs {requirement.name}{requirement.specifier}.",
-            remedy=f'{sys.executable} -m pip install "{requirement.name}{requirement.specifier}"',
-        )
+        yield _unmet(requirement, found)
 
 
 def version_of(package: str) -> str | None:
@@ -64,6 +68,26 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _unmet(requirement: Requirement, found: str | None) -> Finding:
+    why = f"accel_nb {__version__} needs {requirement.name}{requirement.specifier}."
+    state = "missing" if found is None else f"{found}, too old"
+    if found is not None and _is_excluded(requirement, found):
+        state = f"{found}, which is excluded"
+        why += f" {_EXCLUDED_BECAUSE.get(requirement.name, '')}".rstrip()
+    return Finding(
+        severity="problem",
+        what=f"{requirement.name} is {state}.",
+        why=why,
+        remedy=f'{sys.executable} -m pip install "{requirement.name}{requirement.specifier}"',
+    )
+
+
+def _is_excluded(requirement: Requirement, found: str) -> bool:
+    """Whether that release is named by ``!=``, and not merely out of the bounds."""
+    named = [part for part in requirement.specifier if part.operator == "!="]
+    return not all(part.contains(found, prereleases=True) for part in named)
 
 
 def _own_requirements() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -87,6 +88,23 @@ class TestSoftware:
             ("problem", f"msgspec is {software.version_of('msgspec')}, too old."),
         ]
         assert found[1].remedy.endswith('-m pip install "msgspec>=99"')
+
+    def test_a_kernel_that_loses_requests_is_named_as_that(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        own = [text for text in project["dependencies"] if text.startswith("ipykernel")]
+
+        def found_in(release: str) -> list[Finding]:
+            monkeypatch.setattr(software, "version_of", lambda _: release)
+            return list(software.findings(own))
+
+        (found,) = found_in("7.3.0")
+        assert found.what == "ipykernel is 7.3.0, which is excluded."
+        assert "lose a request now and then: a cell waits for ever in an idle kernel" in found.why
+        assert [found_in(release) for release in ("6.31.0", "7.4.0")] == [[], []]
+        assert [one.what for release in ("6.30.1", "7.0.1") for one in found_in(release)] == [
+            "ipykernel is 6.30.1, too old.",
+            "ipykernel is 7.0.1, which is excluded.",
+        ]
 
 
 class TestGpus:
