@@ -220,6 +220,7 @@ def test_kept_actors_are_let_go_with_their_room() -> None:
 
 
 def test_a_notebook_trains_on_the_cluster_and_leaves_nothing_behind() -> None:
+    engines.let_go()  # of this process, for room
     kernel = NotebookKernel()
     try:
         code = (
