@@ -35,6 +35,8 @@ THIRD = 3
 """The launch by which the launcher should have learned what the function imports."""
 HANG_DEADLINE_S = 30.0
 """Where a hang is expected: a quiet launch takes well under a second."""
+PAUSE_S = 0.5
+"""Before a next launch: who reads the output of one starts the next no sooner."""
 MAX_HANGS = 3
 """A side that hangs gets a fresh kernel; one that hangs this often gets none any more."""
 
@@ -153,12 +155,21 @@ class Parent:
 
 
 def in_turns(
-    parents: Mapping[str, Parent], num_rounds: int, *, num_warm_ups: int = 1, deadline_s: float = DEADLINE_S
+    parents: Mapping[str, Parent],
+    num_rounds: int,
+    *,
+    num_warm_ups: int = 1,
+    deadline_s: float = DEADLINE_S,
+    pause_s: float = 0.0,
 ) -> dict[str, list[Outcome]]:
-    """Let each parent launch once per round, the order reversed every other round. Warm-ups are not kept."""
+    """Let each parent launch once per round, the order reversed every other round. Warm-ups are not kept.
+
+    Without a pause, every other launch of a parent comes at once after its own last one.
+    """
     outcomes: dict[str, list[Outcome]] = {name: [] for name in parents}
     for number in range(num_warm_ups + num_rounds):
         for name in list(parents) if number % 2 else reversed(list(parents)):
+            time.sleep(pause_s)
             outcome = parents[name].launch(deadline_s)
             if number >= num_warm_ups or outcome.problem:
                 outcomes[name].append(outcome)
@@ -181,12 +192,21 @@ def problems(outcomes: Mapping[str, list[Outcome]]) -> str:
     return "; ".join(texts)
 
 
-def next_launches(case: str, num_processes: int, num_rounds: int) -> list[Row]:
-    """Launches after the first, the kernel having imported what the quickstart imports."""
+def next_launches(num_processes: int, num_rounds: int) -> list[Row]:
+    """Launches after the first, the kernel having imported what the quickstart imports: by a person, and in a loop that
+    does nothing between.
+    """
+    return [
+        *_next_launches(f"{num_processes} ranks, next launch", num_processes, num_rounds, PAUSE_S),
+        *_next_launches(f"{num_processes} ranks, without a pause", num_processes, num_rounds, 0.0),
+    ]
+
+
+def _next_launches(case: str, num_processes: int, num_rounds: int, pause_s: float) -> list[Row]:
     parents = {
         side: Parent(side, "first_all_reduce", num_processes=num_processes) for side in ("upstream", "ours")
     }  # fmt: skip
-    outcomes = in_turns(parents, num_rounds, deadline_s=HANG_DEADLINE_S)
+    outcomes = in_turns(parents, num_rounds, deadline_s=HANG_DEADLINE_S, pause_s=pause_s)
     return [
         Row(case, label, seconds(outcomes["ours"], figure), seconds(outcomes["upstream"], figure),
             wanted_ratio=wanted, remark=problems(outcomes))
@@ -197,11 +217,11 @@ def next_launches(case: str, num_processes: int, num_rounds: int) -> list[Row]:
 
 
 def two_ranks(*, short: bool) -> list[Row]:
-    return next_launches("2 ranks, next launch", 2, 5 if short else 25)
+    return next_launches(2, 5 if short else 25)
 
 
 def eight_ranks(*, short: bool) -> list[Row]:
-    return next_launches("8 ranks, next launch", 8, 3 if short else 15)
+    return next_launches(8, 3 if short else 15)
 
 
 def after_threads(*, short: bool) -> list[Row]:
