@@ -74,6 +74,8 @@ class DeviceReader:
         while self._wanted.wait() and not self._closed:
             self._newest = self._read()
             self._wanted.clear()
+            if self._closed:  # meanwhile, and that may just have been cleared
+                return
 
 
 class UsageWatch:
