@@ -53,7 +53,7 @@ class DeviceReader:
         self._read = read
         self._newest = _NO_FIGURES
         self._wanted = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
         # A daemon: where the driver hangs, the keeper ends all the same.
         threading.Thread(target=self._answer, name="accel_nb devices", daemon=True).start()
         self._wanted.set()
@@ -67,14 +67,14 @@ class DeviceReader:
         return found
 
     def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         self._wanted.set()
 
     def _answer(self) -> None:
-        while self._wanted.wait() and not self._closed:
+        while self._wanted.wait() and not self._closed.is_set():
             self._newest = self._read()
             self._wanted.clear()
-            if self._closed:  # meanwhile, and that may just have been cleared
+            if self._closed.is_set():  # meanwhile, and its wish may just have been cleared
                 return
 
 
