@@ -75,7 +75,8 @@ def forks_when_others_wait_for_the_gil(num_forks: int) -> int:
         busy_until = time.perf_counter() + 0.2
         while time.perf_counter() < busy_until:
             pass
-        assert not had_it.is_set(), "the thread waits"
+        if had_it.is_set():
+            return False  # this thread was woken too late: none waits
         pid = os.fork()
         if pid == 0:
             os._exit(0 if had_it.is_set() else 1)

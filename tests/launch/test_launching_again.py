@@ -77,6 +77,7 @@ def test_l06_train_predict_train_again_ten_times(tmp_path: Path) -> None:
 
 
 def test_ranks_made_ahead_for_another_count_are_let_go() -> None:
+    POOL.stop_all()  # those of other tests
     for num_ranks in (2, 3, 2, 4):
         assert on_ranks(lambda: int(os.environ["RANK"]), num_processes=num_ranks) == list(range(num_ranks))
 
