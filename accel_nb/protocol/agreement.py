@@ -104,6 +104,12 @@ def _is_aligned(own: RankLedger, number: int) -> bool:
     return own.page.are_aligned(number >> GENERATION_BITS)
 
 
+def _belong(own: RankLedger, rank: int, number: int) -> bool:
+    """Whether `rank`'s call of that number is the one that this rank's belongs to."""
+    page = own.page
+    return _is_aligned(own, number) and page.elsewhere_at(rank, number) == page.elsewhere_at(own.rank, number)
+
+
 def _late(page: LedgerPage, ranks: Sequence[int], number: int) -> list[int]:
     return [rank for rank in ranks if page.number(rank) < number]
 
@@ -179,11 +185,11 @@ def _compare(own: RankLedger, number: int, peers: Sequence[int], *, waited: bool
         return
     for rank in peers:
         # None: it is further than the ledger reaches back, or has not come; 0: it does not compare.
-        if page.signature(rank, number) in (signature, None, 0):
+        if page.signature(rank, number) in (signature, None, 0) or not _belong(own, rank, number):
             continue
         # A note may be met half written, if not on x86.
         time.sleep(_SECOND_LOOK_S)
-        if page.signature(rank, number) not in (signature, None, 0) and _is_aligned(own, number):
+        if page.signature(rank, number) not in (signature, None, 0) and _belong(own, rank, number):
             raise _difference(own, number, waited=waited)
 
 

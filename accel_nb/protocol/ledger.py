@@ -43,7 +43,7 @@ _LONGEST_TEXT = 4 << 10
     _NUMBER_BEFORE, _REPORTED, _OPENED_GROUP, _ELSEWHERE, _ELSEWHERE_OPERATION, _ELSEWHERE_PLACE, _ELSEWHERE_SINCE,
 ) = range(17)  # fmt: skip
 _HEADER_WORDS = 24
-_CALL_NUMBER, _SIGNATURE, _OPERATION, _GIVEN, _PLACE, _BEGUN, _ENDED = range(7)
+_CALL_NUMBER, _SIGNATURE, _OPERATION, _GIVEN, _PLACE, _BEGUN, _ENDED, _CALL_ELSEWHERE = range(8)
 _CALL_WORDS = 8
 _BLOCK_BYTES = (_HEADER_WORDS + NUM_CALLS * _CALL_WORDS) * _WORD + _TEXT_BYTES
 _LINE_BITS = 24
@@ -75,6 +75,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """By the monotonic clock, which all processes of a host share."""
     ended_ns: int
     """0: the rank is still inside."""
+    num_elsewhere: int = 0
+    """How many operations other threads had begun when it began; only calls with the same belong together."""
 
 
 class RankNotes(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,11 @@ class RankNotes(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere_file: str = ""
     elsewhere_line: int = 0
     elsewhere_since_ns: int = 0
+
+
+def _within(count: int, number: int) -> int:
+    """`count`, if it is of the generation that call `number` is of; else 0."""
+    return count if count >> GENERATION_BITS == number >> GENERATION_BITS else 0
 
 
 class LedgerPage:
@@ -160,6 +167,10 @@ class LedgerPage:
         signature = self.words[at + _SIGNATURE]
         return signature if self.words[at + _CALL_NUMBER] == number else None
 
+    def elsewhere_at(self, rank: int, number: int) -> int:
+        """How many operations `rank`'s other threads had begun when its call `number` began; of a call that is kept."""
+        return _within(self.words[self._call_at(rank, number) + _CALL_ELSEWHERE], number)
+
     def call(self, rank: int, number: int) -> Call | None:
         """`rank`'s call `number`; None when it is not kept any more, or just being overwritten."""
         at = self._call_at(rank, number)
@@ -168,7 +179,7 @@ class LedgerPage:
         call = Call(
             number=number, signature=words[_SIGNATURE], operation=self._text(rank, words[_OPERATION]),
             given=self._text(rank, words[_GIVEN]), file=place, line=place_line, begun_ns=words[_BEGUN],
-            ended_ns=words[_ENDED],
+            ended_ns=words[_ENDED], num_elsewhere=_within(words[_CALL_ELSEWHERE], number),
         )  # fmt: skip
         return call if words[_CALL_NUMBER] == number == self.words[at + _CALL_NUMBER] else None
 
@@ -239,7 +250,7 @@ class RankLedger:
         self._words = page.words
         self._base = page.base(rank)
         self._number = 0
-        self._new_text = threading.Lock()
+        self._new_text = threading.RLock()
         """Held while texts are added, which other threads may do, too."""
         self._texts: dict[str, int] = {}
         self._notes: dict[tuple[str, str, str, int], tuple[int, int, int, int]] = {}
@@ -285,6 +296,7 @@ class RankLedger:
         words[at + _PLACE] = note[3]
         words[at + _BEGUN] = self._began_waiting_ns = time.monotonic_ns()
         words[at + _ENDED] = 0
+        words[at + _CALL_ELSEWHERE] = words[self._base + _ELSEWHERE]
         words[at + _CALL_NUMBER] = number
         words[self._base + _NUMBER] = number
         self.inside = True

@@ -145,6 +145,20 @@ def with_closure() -> None:
     optimizer.step(closure)
 
 
+def with_closure_after_gradients() -> None:
+    """As Lightning accumulates: the last part of the batch is in the step."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.rand(8, 4)).sum().backward()
+
+    def closure() -> float:
+        loss = model(torch.rand(8, 4)).sum()
+        loss.backward()
+        return float(loss)
+
+    optimizer.step(closure)
+
+
 def overflowing_first() -> None:
     """The first step of fp16 training does not happen: its gradients are not finite."""
     accelerator = Accelerator()

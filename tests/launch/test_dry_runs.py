@@ -41,6 +41,7 @@ def report_of(result: DryRun, rank: int = 0) -> DryRunReport:
         (code.catching_errors, 32),
         (code.unused_on_purpose, 8),
         (code.with_closure, 8),
+        (code.with_closure_after_gradients, 8),
         (code.recomputing, 8),
         (code.with_accelerate, 8),
         (code.searching_for_a_batch_size, 16),

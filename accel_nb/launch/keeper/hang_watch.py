@@ -142,10 +142,10 @@ def dead_end_of(notes: Sequence[RankNotes]) -> DeadEnd | None:
     if any(absent.values()):
         waiting = tuple(rank for rank, others in absent.items() if others)
         return DeadEnd(waiting, tuple(sorted(set().union(*absent.values()))))
-    by_number: dict[int, dict[int, set[int]]] = {}
+    by_number: dict[tuple[int, int], dict[int, set[int]]] = {}
     for rank, call in calls.items():
         if call.signature:
-            by_number.setdefault(call.number, {}).setdefault(call.signature, set()).add(rank)
+            by_number.setdefault((call.number, call.num_elsewhere), {}).setdefault(call.signature, set()).add(rank)
     for ranks_by_signature in by_number.values():
         if len(ranks_by_signature) > 1:
             return DeadEnd(tuple(sorted(set().union(*ranks_by_signature.values()))), ())
@@ -156,11 +156,11 @@ def all_in_one_call(notes: Sequence[RankNotes]) -> Call | None:
     """The operation that every rank waits in; None when they are not all in the same."""
     calls = [open_call(one) for one in notes]
     first = calls[0] if calls else None
-    if first is None or any(
-        call is None or (call.number, call.signature) != (first.number, first.signature) for call in calls
-    ):
+    if first is None or not _are_aligned(notes, first.number):
         return None
-    return first
+    # Also how many operations other threads had begun by then.
+    same = (first.number, first.signature, first.num_elsewhere)
+    return first if all(call and (call.number, call.signature, call.num_elsewhere) == same for call in calls) else None
 
 
 def number_in_group(number: int) -> int:

@@ -178,7 +178,8 @@ class _Step:
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and found_inf.item():
             return
-        if not self._has_gradients:  # the closure that it was given makes them
+        # The closure that it was given may have made them, or more of them.
+        if not self._has_gradients or optimizer not in self._stepped.optimizers:
             self._has_gradients = self._stepped.look(optimizer)
         if not self._has_gradients:
             return  # nothing has changed, as where a step before all others calms a scheduler

@@ -48,6 +48,8 @@ _WATCH = timedelta(days=20)
 _CONNECT = timedelta(seconds=30)
 _THREAD_ENDS_S = 10.0
 _FAREWELL_S = 10.0
+_CONNECT_S = 300.0
+"""As long as torch's TCPStore waits by default."""
 _OPENS = "torch.distributed.init_process_group"
 
 Message = TypeVar("Message", Outcome, Readiness)
@@ -65,6 +67,10 @@ class _Stage:
 
 
 _COMES = _Stage("has come to", "Call it on every rank, or with together=False where only some do.")
+_CONNECTS = _Stage(
+    "waits to connect in",
+    "Make the Accelerator, or open the process group, on every rank; after some minutes torch's own time-out decides.",
+)
 _ENDS = _Stage(
     "has ended",
     "If that rank does not compute for longer, it waits for an operation of all ranks that this one has not called.",
@@ -156,11 +162,12 @@ class Ranks:
     def _meet(self, prefix: str) -> None:
         """Wait for all ranks to come here. AnotherRankFailed when memory has run out on one of them."""
         self.store.set(f"{prefix}/{self.rank}", "")
-        # A launch has a time-out of its own for what follows, and ends a try that is not left soon.
-        limit_s = TELL_S if sink.is_open() else None
-        own = ledger.own()
+        keys, own = self._keys(prefix), ledger.own()
         with contextlib.nullcontext() if own is None or not own.may_write else own.activity(_OPENS, *users_place()):
-            wait_for_keys(self.store, self._keys(prefix), timeout_s=limit_s)
+            # A launch ends a try that is not left soon. What follows has a time-out of its own.
+            if not wait_for_keys(self.store, keys, timeout_s=TELL_S) and not sink.is_open():
+                self._tell(keys, _CONNECTS)
+                wait_for_keys(self.store, keys, timeout_s=_CONNECT_S)
 
     def part(self) -> None:
         """The search is over: called by all. The store stays until each has read what it needs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from accel_nb.devices.nvml import read_gpus
 from accel_nb.launch.failures import cause_first
 from accel_nb.launch.keeper.dead_ends import dead_end_failures, lost_peer_failures
@@ -26,6 +28,14 @@ EQUALLY_MANY = (
     ", and give all ranks equally many batches (prepared loaders do, unless even_batches=False) or wrap the loop into "
     "`with accelerator.join_uneven_inputs([model], even_batches=False)`."
 )
+TWO_GPUS = LaunchPlan(
+    run_id="r", function_name="train", engine="local", device_kind="cuda", process_group="nccl",
+    ranks=tuple(
+        RankPlan(rank=rank, local_rank=rank, device_index=rank, device_label=f"cuda:{rank} H100")
+        for rank in range(2)
+    ),
+    env={"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"},
+)  # fmt: skip
 
 
 def lost(rank: int, *, consequence: bool = True) -> RankFailure:
@@ -95,17 +105,9 @@ def test_e05_a_lost_connection_to_a_rank_that_failed_stays_a_consequence() -> No
 
 
 def test_k13_all_ranks_in_their_first_operation_shows_devices_and_switches() -> None:
-    plan = LaunchPlan(
-        run_id="r", function_name="train", engine="local", device_kind="cuda", process_group="nccl",
-        ranks=tuple(
-            RankPlan(rank=rank, local_rank=rank, device_index=rank, device_label=f"cuda:{rank} H100")
-            for rank in range(2)
-        ),
-        env={"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"},
-    )  # fmt: skip
     gpus = read_gpus(FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1", refuses=frozenset({"pci"}))))
 
-    hint = interconnect_hint(plan, first=True, read_gpus=lambda: gpus)
+    hint = interconnect_hint(TWO_GPUS, first=True, read_gpus=lambda: gpus)
 
     assert hint.startswith(
         "All ranks are in the first operation of their process group, so none of them is missing: rank 0 on cuda:0 "
@@ -113,6 +115,15 @@ def test_k13_all_ranks_in_their_first_operation_shows_devices_and_switches() -> 
     )
     for switch in ("NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE"):
         assert switch in hint
-    assert interconnect_hint(plan, first=False, read_gpus=lambda: ()).startswith(
+    assert interconnect_hint(TWO_GPUS, first=False, read_gpus=lambda: ()).startswith(
         "All ranks are in the same operation, so none"
     )
+
+
+def test_k13_a_driver_that_does_not_answer_is_not_waited_for() -> None:
+    answers = threading.Event()
+
+    hint = interconnect_hint(TWO_GPUS, first=True, read_gpus=lambda: (answers.wait(60), ())[1])
+    answers.set()
+
+    assert "rank 0 on cuda:0 H100, rank 1 on cuda:1 H100." in hint

@@ -106,6 +106,15 @@ def test_numbers_are_no_dead_end_where_other_threads_have_called_some(watch: Han
         assert looks(watch, picture, 0, 5) == []
 
 
+def test_calls_before_which_other_threads_had_called_unequally_many_do_not_belong_together(watch: HangWatch) -> None:
+    first, second = call(3), replace(call(3, signature=8), num_elsewhere=1)
+    picture = [replace(notes(0, first), num_elsewhere=1), replace(notes(1, second), num_elsewhere=1)]
+
+    assert looks(watch, picture, 0, 5) == []
+    assert all_in_one_call([picture[0], replace(picture[1], call=replace(first, num_elsewhere=1))]) is None
+    assert all_in_one_call([picture[0], replace(picture[1], call=first)]) == first
+
+
 def test_a_rank_that_goes_on_alone_after_all_operations_is_no_stall(watch: HangWatch) -> None:
     """Rank 0 has returned and closed its group; rank 1 saves what it has."""
     generation = 1 << GENERATION_BITS

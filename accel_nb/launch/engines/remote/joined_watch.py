@@ -36,7 +36,7 @@ class JoinedWatch:
         self._seats = seats
         self._merging = merging
         self._events = events
-        self._waits = WaitWatch(plan, ask=self._ask, tell=self._tell, end_with=self._end_with)
+        self._waits = self._watch_of(plan)
         self._notes = {rank.rank: _nothing_of(rank.rank) for rank in plan.ranks}
         """By this machine's clock."""
         self._places: dict[int, Whereabouts] = {}
@@ -45,8 +45,9 @@ class JoinedWatch:
         self._until_s = 0.0
         self._next_look_s = 0.0
 
-    def begin(self) -> None:
-        """The keepers have the run."""
+    def begin(self, plan: LaunchPlan) -> None:
+        """The keepers have the run. `plan`: with the machines and devices that its ranks have turned out to have."""
+        self._waits = self._watch_of(plan)
         for seat in self._seats:
             seat.send(PullNotes())
 
@@ -77,6 +78,9 @@ class JoinedWatch:
         """
         failures = lost_peer_failures(self._merging.failures, self._all_notes())
         self._events.add_all(self._merging.explain(failures))
+
+    def _watch_of(self, plan: LaunchPlan) -> WaitWatch:
+        return WaitWatch(plan, ask=self._ask, tell=self._tell, end_with=self._end_with)
 
     def _note(self, seat: Seat, notes: Sequence[RankNotes]) -> None:
         self._notes |= {one.rank: by_clock(one, seat.ahead_ns) for one in notes if one.rank in seat.ranks}

@@ -324,7 +324,7 @@ class Joining:
             has_payload = hellos[seat.number].has_payload
             seat.link.send(replace(order, notices=()), [] if has_payload else [self._payload_fd])
             seat.link.send(Pull())
-        self._watch.begin()
+        self._watch.begin(plan)
         self._phase = "running"
         self.answered = True
 
