@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class KnownRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: deque[KnownRun] = deque(maxlen=KEPT_RUNS)
+        self._known: list[KnownRun] = []
         self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         """A run that is under way is held by its own thread."""
         self._outcomes: dict[str, Outcome] = {}
@@ -65,10 +64,12 @@ class KnownRuns:
             cell=running_cell(),
         )
         with self._lock:
+            over = [one for one in self._known if one.run_id in self._outcomes]
+            for one in over[: max(0, len(self._known) + 1 - KEPT_RUNS)]:
+                self._known.remove(one)
+                del self._outcomes[one.run_id]
             self._known.append(known)
             self._runs[plan.run_id] = run
-            kept = {one.run_id for one in self._known}
-            self._outcomes = {run_id: outcome for run_id, outcome in self._outcomes.items() if run_id in kept}
         self._changed()
         run.when_over(self._note_end)
 

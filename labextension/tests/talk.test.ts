@@ -280,6 +280,24 @@ it("does not take what it refused earlier for a reason why it is silent", async 
   expect(obstacleOf(talk)).toBe("not-loaded");
 });
 
+it("test_u08: takes a stop long after another for the first of two, unless the ranks are ending", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+  await talk.stop("run-1");
+  vi.advanceTimersByTime(10_001);
+  expect(talk.heard.stopping.has("run-1")).toBe(false);
+  await talk.stop("run-1");
+  vi.advanceTimersByTime(10_001);
+  kernel.news({ type: "runs_now", runs: [run({ status: "stopping" })] });
+  await talk.stop("run-1");
+
+  expect(kernel.asked.filter(({ type }) => type === "stop_named_run")).toEqual([
+    { type: "stop_named_run", run_id: "run-1", now: false },
+    { type: "stop_named_run", run_id: "run-1", now: false },
+    { type: "stop_named_run", run_id: "run-1", now: true },
+  ]);
+});
+
 it("test_u08: does not take a stop that the kernel could not hear for the first of two", async () => {
   const kernel = readyKernel({ runs: [run()] });
   const { talk } = await wantedTalk(kernel);

@@ -117,6 +117,14 @@ def test_outcomes_are_kept_for_as_many_runs_as_folders() -> None:
     assert here.outcome("5") is not None
 
 
+def test_a_run_that_goes_on_is_known_however_many_follow() -> None:
+    here = known(OneRun("first", "a"), *(OneRun(str(number), "a", over=True) for number in range(KEPT_RUNS + 5)))
+
+    assert [one.run_id for one in here.all()][:2] == ["first", "6"]
+    assert len(here.all()) == KEPT_RUNS
+    assert here.outcome("5") is None
+
+
 def test_a_kernel_without_a_run_has_none_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KNOWN, "_known", type(KNOWN._known)())
 

@@ -22,6 +22,7 @@ interface ChoiceFormProps {
 
 const PRECISION_WORDS: Record<string, string> = { no: "full", bf16: "bf16", fp16: "fp16" };
 const CHECKS = ["always", "never"];
+const RANKS_ID = "accel-nb-num-ranks";
 
 export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, refusal }: ChoiceFormProps) {
   const actions = useContext(PanelContext);
@@ -145,13 +146,14 @@ function RankCount({ chosen, kept, meant, change }: RankCountProps) {
   };
   return (
     <>
-      <label class="accel-panel-field">
-        <span>Ranks</span>
+      <div class="accel-panel-field">
+        <label for={RANKS_ID}>Ranks</label>
         <span class="accel-panel-stepper">
           <button type="button" aria-label="One rank less" disabled={meant <= 1} onClick={() => set(meant - 1)}>
             −
           </button>
           <input
+            id={RANKS_ID}
             type="number"
             min={1}
             aria-label="Number of ranks"
@@ -165,7 +167,7 @@ function RankCount({ chosen, kept, meant, change }: RankCountProps) {
             +
           </button>
         </span>
-      </label>
+      </div>
       {wrong !== null && (
         <p class="accel-panel-warning" role="alert">
           {wrong === "" ? "That" : wrong} is no number of ranks: give a whole number of at least 1, or nothing. It stays{" "}

@@ -29,7 +29,7 @@ export function RunList({ runs, clockAheadS, stopping, openRun }: RunListProps) 
           key={run.run_id}
           run={run}
           clockAheadS={clockAheadS}
-          isStopping={stopping.has(run.run_id)}
+          isStopping={run.status === "stopping" || stopping.has(run.run_id)}
           shown={openRun?.runId === run.run_id ? openRun.shown : null}
         />
       ))}

@@ -16,9 +16,9 @@ export const NO_CHOICE: Choice = {
 /** What the planner takes where neither the choice nor a settings file says it. */
 export const DEFAULTS = { device: "auto", mixed_precision: "no", backend: "auto" };
 
-/** As accel_nb/cli/options.py suggests them. */
+/** As accel_nb/cli/options.py suggests them, but for what needs the same cell on several machines. */
 export const PRECISIONS = ["no", "bf16", "fp16"];
-export const BACKENDS = ["auto", "local"];
+export const BACKENDS = ["auto", "local", "mpi", "ray"];
 
 const MAGIC = "%%accelerate";
 /** Options that a choice says, with the number of words that follow them. */

@@ -9,6 +9,8 @@ import { type Usage, withUsage } from "./usage";
 
 /** So long a kernel may take to answer. One without us never does; a late answer counts all the same. */
 const ANSWER_MS = 3000;
+/** A press of Stop within so long after another is the second one. */
+const AGAIN_MS = 10_000;
 
 export interface Heard {
   link: LinkState;
@@ -152,13 +154,21 @@ export class KernelTalk {
     this.feeds.delete(runId);
   }
 
-  /** Ask its ranks to end; a second time: at once. */
+  /** Ask its ranks to end; a second time, soon or while they are ending: at once. */
   async stop(runId: string): Promise<void> {
     if (this.link.state !== "alive") {
       return; // the next press is the first that it hears
     }
-    const now = this.now.stopping.has(runId);
+    const { life } = this;
+    const isEnding = this.now.runs.some((run) => run.run_id === runId && run.status === "stopping");
+    const now = isEnding || this.now.stopping.has(runId);
     this.set({ stopping: new Set([...this.now.stopping, runId]) });
+    // Ranks that are kept outlive a cell that was stopped: of a later one the next press is the first.
+    setTimeout(() => {
+      if (life === this.life) {
+        this.set({ stopping: new Set([...this.now.stopping].filter((one) => one !== runId)) });
+      }
+    }, AGAIN_MS);
     await this.ask({ type: "stop_named_run", run_id: runId, now });
   }
 
