@@ -115,6 +115,8 @@ class NotebookKernel:
         """All of them, in order; the list grows."""
         self._news = threading.Condition()
         self._closing = threading.Event()
+        self._leaving = threading.Event()
+        """The kernel has been asked to shut down."""
         self._key = os.urandom(16).hex()
         connection_file = self._write_connection_file()
         variables = {
@@ -137,8 +139,8 @@ class NotebookKernel:
             )
         self._context = zmq.Context()
         self._session = Session(key=self._key.encode())
-        # The reader's own: two threads that sign with one session can get a wrong signature.
         self._published = Session(key=self._key.encode())
+        """The reader's own."""
         # jupyter_client's own clients keep an event loop per thread, with three descriptors, for ever.
         self._shell, self._control = self._connected(zmq.DEALER, 1), self._connected(zmq.DEALER, 4)
         self._iopub = self._connected(zmq.SUB, 2)
@@ -316,7 +318,13 @@ class NotebookKernel:
     def _read(self) -> None:
         while not self._closing.is_set():
             if self._iopub.poll(int(_READ_S * 1000)):
-                _, message = self._published.recv(self._iopub, mode=0)
+                try:
+                    _, message = self._published.recv(self._iopub, mode=0)
+                except ValueError:
+                    # pyzmq's exit handler (27.3) lets a long message break off, and the next one is taken for its end.
+                    if self._leaving.is_set():
+                        continue
+                    raise
                 assert message is not None
                 with self._news:
                     self._take(message)
@@ -361,6 +369,7 @@ class NotebookKernel:
     def shutdown(self) -> None:
         """As a front end does it: by message, so that the kernel's exit handlers run. SIGKILL when it does not go."""
         if self.alive:
+            self._leaving.set()
             self._send(self._control, "shutdown_request", {"restart": False})
             try:
                 self.process.wait(SHUTDOWN_S)

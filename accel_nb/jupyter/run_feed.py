@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -84,8 +84,10 @@ def whole_of_events(events: Sequence[RunEvent]) -> WholeRun:
     )
 
 
-def _started_s(events: Iterable[RunEvent]) -> float:
-    return next((event.time_s for event in events if isinstance(event, RunStarted)), 0.0)
+def _started_s(events: Sequence[RunEvent]) -> float:
+    """0 without events. A cell of kept ranks, but for the first, begins with its own first event."""
+    started = [event.time_s for event in events if isinstance(event, RunStarted)]
+    return next(iter([*started, *(event.time_s for event in events)]), 0.0)
 
 
 def _lines_of(event: RunEvent) -> list[LoggedLine]:
