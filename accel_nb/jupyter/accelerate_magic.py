@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import keyword
+import sys
 
 from msgspec.structs import replace
 
 from ..cli.file_options import add_file_options
 from ..cli.options import OptionParser, add_launch_options
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, ResultError
 from ..launch.run import Run, draw_in_background
 from .asked import asked_by_options
 from .cell_code import Shell, cell_function
+from .cell_output import current_cell
 from .cell_watch import watch_cells
 from .kept_cells import KEPT, refuse_without_keep
 from .launcher import launch, waited_for
@@ -104,8 +106,15 @@ def _bring_back(shell: Shell, run: Run, names: tuple[str, ...]) -> None:
 
 
 def _in_background(shell: Shell, run: Run, names: tuple[str, ...]) -> None:
+    cell = current_cell()
+
     def draw() -> None:
         run.draw()
-        _bring_back(shell, run, names)
+        try:
+            _bring_back(shell, run, names)
+        except ResultError as error:
+            # The cell is over: nobody else would tell.
+            told = f"{', '.join(names)} stayed with the ranks: {error}\n"
+            sys.stderr.write(told) if cell is None else cell.write(told)
 
     draw_in_background(run, draw)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.launch.census import Census
+from tests.launch.census import Census, wait_until
 from tests.notebook_kernel import Executed, NotebookKernel
 
 NO_SHELL = "is for the notebook's shell, which ranks do not have. Nothing was started."
@@ -236,6 +236,23 @@ def test_w02_a_cell_in_the_background_gives_a_run(kernel: NotebookKernel) -> Non
     kernel.ok("handle = _\nhandle.wait(30)\ntime.sleep(0.5)")
     assert kernel.value("[handle.status, waited]") == ["finished", True]
     assert "] done\n" in ran.stdout, "in the cell that started it"
+
+
+BACK_FROM_BEHIND = """
+class OnlyOnRanks:
+    def __reduce__(self):
+        return (exec, ("raise OSError('not here')",))
+odd = OnlyOnRanks()
+"""
+
+
+def test_o05_what_cannot_be_brought_back_from_the_background_is_told_in_its_cell(kernel: NotebookKernel) -> None:
+    ran = kernel.ok(f"{CPU} --background --out odd\n{BACK_FROM_BEHIND}")
+
+    kernel.ok("_.wait(30)")
+    wait_until(lambda: "odd stayed with the ranks: " in ran.stdout, 20, lambda: ran.text)
+    assert "not here" in ran.stdout
+    assert kernel.value("'odd' in globals()") is False
 
 
 def test_w02_accel_stop_ends_what_runs_in_the_background(kernel: NotebookKernel) -> None:

@@ -154,7 +154,8 @@ export class PanelModel {
   /** A plan depends on the choice, and on what runs hold already. */
   private planSoon(heard: Heard): void {
     const { choice } = this.shown;
-    const about = JSON.stringify([choice, heard.facts?.pid, heard.runs.map((run) => [run.run_id, run.status])]);
+    const { pid, settings } = heard.facts ?? {};
+    const about = JSON.stringify([choice, pid, settings, heard.runs.map((run) => [run.run_id, run.status])]);
     if (about === this.plannedFor || !this.settings.showStart) {
       return;
     }

@@ -100,11 +100,13 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
       model.showRun(run.run_id);
       return talk?.askForStacks(run.run_id);
     }, true),
-    // Of the run that is shown: hide it.
-    [COMMANDS.showRun]: ofRun((_, run) => {
-      app.shell.activateById(panelId);
-      model.showRun(model.shown.openRun?.runId === run.run_id ? null : run.run_id);
-    }, false),
+    [COMMANDS.showRun]: (runId) =>
+      ofRun((_, run) => {
+        // Who names the run that is shown presses its title again, to hide it. The palette names none.
+        const hides = runId !== undefined && model.shown.openRun?.runId === run.run_id;
+        app.shell.activateById(panelId);
+        model.showRun(hides ? null : run.run_id);
+      }, false)(runId),
     [COMMANDS.jumpToCell]: ofRun(async (notebook, run) => {
       app.shell.activateById(notebook.panel.id);
       if (!(await notebook.jumpTo(run))) {
