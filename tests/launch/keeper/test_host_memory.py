@@ -91,7 +91,7 @@ def test_a_rank_near_the_limit_of_its_container_is_told(memory_group: Path) -> N
             taken = []
             while os.environ["RANK"] == "1" and read_usage().share < 0.93:
                 taken.append(b"x" * (16 << 20))
-            time.sleep(2.5 if taken else 0)
+            time.sleep(5 if taken else 0)
             return len(taken)
 
         print(list(notebook_launcher(takes_memory, num_processes=2, device="cpu"))[1] > 5)
