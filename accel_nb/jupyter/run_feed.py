@@ -86,8 +86,8 @@ def whole_of_events(events: Sequence[RunEvent]) -> WholeRun:
 
 def _started_s(events: Sequence[RunEvent]) -> float:
     """0 without events. A cell of kept ranks, but for the first, begins with its own first event."""
-    started = [event.time_s for event in events if isinstance(event, RunStarted)]
-    return next(iter([*started, *(event.time_s for event in events)]), 0.0)
+    first_s = events[0].time_s if events else 0.0
+    return next((event.time_s for event in events if isinstance(event, RunStarted)), first_s)
 
 
 def _lines_of(event: RunEvent) -> list[LoggedLine]:
