@@ -29,10 +29,15 @@ from typing import Any
 
 SIDES = ("raw", "upstream", "ours")
 NUM_PAIRS = 10
-NUM_PARTS = {"step": 5, "batch": 1, "loop": 1}
-"""Of each round: in each part every side runs once, so that a disturbance meets all of them. A pass over a loader is
-not divided: how it begins is part of what it costs, spread over its batches.
+NUM_STEPS = 1000
+NUM_STEPS_SHORT = 80
+NUM_STEPS_OF_PART = 40
+"""Of each round: every side takes so many steps in turn, so that a disturbance meets all of them, enough of
+them that what a library does is in the caches, as it is where it alone trains. A pass over a loader
+is not divided: how it begins is part of what it costs, spread over its batches.
 """
+NUM_BATCHES = 200
+"""Of a pass over a loader, at most."""
 BATCH_SIZE = 16
 WIDTH = {"cpu": 64, "cuda": 1024}
 RANK_DEADLINE_S = 600
@@ -53,6 +58,10 @@ class Side:
     loader: Any
     accumulate: Callable[..., AbstractContextManager[Any]]
     backward: Callable[[Any], None]
+    num_schedule_steps: int = 1
+    """At each update. Both libraries advance a schedule once per rank by themselves; a raw loop with the same learning
+    rates calls it so often.
+    """
 
     def step(self, features: Any, targets: Any) -> None:  # noqa: ANN401  tensors
         import torch
@@ -60,7 +69,8 @@ class Side:
         with self.accumulate(self.model):
             self.backward(torch.nn.functional.mse_loss(self.model(features), targets))
             self.optimizer.step()
-            self.scheduler.step()
+            for _ in range(self.num_schedule_steps):
+                self.scheduler.step()
             self.optimizer.zero_grad()
 
 
@@ -118,7 +128,7 @@ def build(side: str, device: str, num_batches: int) -> Side:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     sampler: Any = DistributedSampler(data, num_ranks, rank, shuffle=False) if num_ranks > 1 else None
     loader = DataLoader(data, BATCH_SIZE, sampler=sampler)
-    return Side(model, optimizer, schedule, loader, lambda _: nullcontext(), torch.Tensor.backward)
+    return Side(model, optimizer, schedule, loader, lambda _: nullcontext(), torch.Tensor.backward, num_ranks)
 
 
 def batches(side: str, built: Side, device: str) -> Iterator[Any]:
@@ -165,14 +175,13 @@ def measure(device: str, num_steps: int) -> list[Row]:
     num_ranks = int(os.environ["WORLD_SIZE"])
     if num_ranks > 1:
         torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
-    num_steps_of_part = num_steps // NUM_PARTS["step"]
-    sides = {side: build(side, device, num_steps) for side in SIDES}
+    sides = {side: build(side, device, min(num_steps, NUM_BATCHES)) for side in SIDES}
     fixed = next(batches("raw", sides["raw"], device))
 
     def steps(side: str) -> int:
-        for _ in range(num_steps_of_part):
+        for _ in range(NUM_STEPS_OF_PART):
             sides[side].step(*fixed)
-        return num_steps_of_part
+        return NUM_STEPS_OF_PART
 
     def reading(side: str) -> int:
         return sum(1 for _ in batches(side, sides[side], device))
@@ -185,8 +194,10 @@ def measure(device: str, num_steps: int) -> list[Row]:
         return count
 
     case = f"{num_ranks} {device} rank{'s'[: num_ranks > 1]}"
-    works: dict[str, Callable[[str], int]] = {"step": steps, "batch": reading, "loop": loop}
-    return [Row(case, figure, *all_rounds(work, device, NUM_PARTS[figure])) for figure, work in works.items()]
+    works: dict[str, tuple[Callable[[str], int], int]] = {
+        "step": (steps, num_steps // NUM_STEPS_OF_PART), "batch": (reading, 1), "loop": (loop, 1)
+    }  # fmt: skip
+    return [Row(case, figure, *all_rounds(work, device, num_parts)) for figure, (work, num_parts) in works.items()]
 
 
 def all_rounds(work: Callable[[str], int], device: str, num_parts: int) -> list[list[float]]:
@@ -254,7 +265,7 @@ def main() -> int:
     print(f"{'case':<14} {'figure':<7} {'raw, us':>9} {'upstream adds':>17} {'ours adds':>17}  medians of {NUM_PAIRS}")
     rows: list[Row] = []
     for num_ranks in options.ranks:
-        for row in run_ranks(num_ranks, options.device, 40 if options.short else 200):
+        for row in run_ranks(num_ranks, options.device, NUM_STEPS_SHORT if options.short else NUM_STEPS):
             print_row(row, options.device)
             rows.append(row)
     if options.json:
