@@ -157,13 +157,15 @@ def timed(work: Callable[[], int], device: str) -> float:
 
 
 def one_round(work: Callable[[str], int], device: str, number: int, num_parts: int) -> dict[str, float]:
-    """Microseconds per piece for each side, the order of the sides changing from part to part."""
-    totals = dict.fromkeys(SIDES, 0.0)
+    """Microseconds per piece for each side, the order of the sides changing from part to part: the median of the parts,
+    of which a few are interrupted by what else the machine does.
+    """
+    parts: dict[str, list[float]] = {side: [] for side in SIDES}
     for part in range(num_parts):
         for turn in range(len(SIDES)):
             side = SIDES[(turn + part + number) % len(SIDES)]
-            totals[side] += timed(partial(work, side), device) / num_parts
-    return totals
+            parts[side].append(timed(partial(work, side), device))
+    return {side: median(figures) for side, figures in parts.items()}
 
 
 def measure(device: str, num_steps: int) -> list[Row]:
