@@ -25,7 +25,16 @@ def install(release: str, folder: Path) -> None:
 
 def run_tests(folder: Path, arguments: list[str]) -> int:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not faults", str(TESTS), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not slow and not faults and not browser",
+        str(TESTS),
+        *arguments,
+    ]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode
 
 

@@ -38,9 +38,10 @@ notebook_launcher(print, ("warm",), num_processes=2, device="cpu")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A page and a kernel take their time on a busy machine."""
+    """Those of this folder are told apart from the rest; a page and a kernel take their time on a busy machine."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
 
 

@@ -80,6 +80,7 @@ def memory_group() -> Iterator[Path]:
     pytest.skip("this system lets us make no control group for memory")
 
 
+@pytest.mark.faults
 def test_a_rank_near_the_limit_of_its_container_is_told(memory_group: Path) -> None:
     """A kernel in a container of 2 GiB; rank 1 takes what is there, up to 93 percent."""
     source = """

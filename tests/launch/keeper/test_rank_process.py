@@ -52,6 +52,7 @@ told(limited=True, sizes=sizes, exact=[run.logs(rank) == expected for rank in ra
 """
 
 
+@pytest.mark.faults
 def test_a_user_whose_pipe_budget_is_spent_gets_narrow_pipes_and_every_byte() -> None:
     source = WITHOUT_PIPES_TO_SPARE.replace("{wide}", str(PIPE_BYTES))
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=110, check=False)
