@@ -23,8 +23,8 @@ MIN_STEPS = 10
 for a checkpoint on one rank, are none.
 """
 MOST_AHEAD = 0.1
-"""By more than so large a part of its steps no rank of several that wait for each other gets ahead (and by one step).
-Ranks that do are independent, as in a sweep over settings: a slow one is nobody's loss.
+"""By more than so large a part of its steps no rank of several that wait for each other gets ahead (and by one step),
+in the same time. Ranks that do are independent, as in a sweep over settings: a slow one is nobody's loss.
 """
 MIN_FACTOR = 1.3
 """Upwards of which a rank counts as slower than the median of the others ..."""
@@ -78,7 +78,9 @@ class StragglerWatch:
         if min(made) < MIN_STEPS:
             return []
         self._judged_at = {one.rank: one for one in notes}
-        together = max(made) - min(made) <= max(1, MOST_AHEAD * min(made))
+        # The notes of several keepers are of different moments: what counts is how far each comes in the same time.
+        fastest_s, slowest_s = min(one.step_s for one in times), max(one.step_s for one in times)
+        together = min(made) * (slowest_s - fastest_s) <= max(1, MOST_AHEAD * min(made)) * fastest_s
         straggler = straggler_of(times, self._labels) if together else None
         before, self._suspect = self._suspect, None if straggler is None else straggler.rank
         if straggler is None or before is None or straggler.rank != before or before in self._accused:

@@ -64,6 +64,19 @@ def test_a_straggler_is_told_once() -> None:
     assert told[0].factor == pytest.approx(3.0)
 
 
+def test_a_straggler_among_several_keepers_is_told_whose_notes_are_of_different_moments() -> None:
+    watch = StragglerWatch(LABELS)
+    told: list[StepTimes | Straggler] = []
+    for quarter in range(4 * 60):
+        now_s = quarter / 4
+        # Each keeper tells a moment of every 1.25 s, of its own.
+        moments = [max(0.0, now_s - (now_s - 0.5 * rank) % 1.25) for rank in range(3)]
+        picture = [stepped(rank, int(moments[rank] / 0.05), 0.05, 0.045 if rank == 1 else 0.01) for rank in range(3)]
+        told += watch.look(picture, round(now_s * S))
+
+    assert [event.rank for event in told if isinstance(event, Straggler)] == [1]
+
+
 def test_a_rank_that_is_slow_once_is_no_straggler() -> None:
     watch = StragglerWatch(LABELS)
     watched(watch, [0.1, 0.1, 0.1], 12)
@@ -80,7 +93,8 @@ def test_ranks_that_do_not_wait_for_each_other_have_no_straggler() -> None:
     watch = StragglerWatch(LABELS)
     told: list[StepTimes | Straggler] = []
     for second in range(60):
-        picture = [stepped(rank, second * (2 if rank else 1), 1.0, 0.5 if rank else 1.0) for rank in range(3)]
+        step_s = [1.0, 0.5, 0.5]
+        picture = [stepped(rank, int(second / each_s), each_s, each_s) for rank, each_s in enumerate(step_s)]
         told += watch.look(picture, second * S)
 
     assert told
