@@ -90,6 +90,8 @@ class AgentHello(Command, frozen=True, kw_only=True, tag="agent_hello"):
     """Its clock, by which failures of its ranks are ordered."""
     has_payload: bool = False
     """It needs none from the kernel."""
+    has_kernel: bool = False
+    """A kernel beside it, not the one it answers to, shows and records what its keeper tells."""
     word: str = ""
     """As in its `Summons`."""
 

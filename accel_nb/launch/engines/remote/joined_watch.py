@@ -1,6 +1,6 @@
 """Who waits for whom among ranks that several keepers hold, each with a ledger of its own: put together here.
 
-keeper ──RanksNoted──▶ notes of all ranks ──▶ WaitWatch ──▶ events, taken up by all keepers; FailRanks
+keeper ──RanksNoted──▶ notes of all ranks ──▶ WaitWatch ──▶ events, taken up beside other kernels; FailRanks
 keeper ──RanksDescribed──▶ where they are ────────┘
 """
 
@@ -106,7 +106,8 @@ class JoinedWatch:
     def _tell(self, event: RunEvent) -> None:
         self._events.add(event)
         for seat in self._seats:
-            if event.rank is None or event.rank in seat.ranks:
+            # A stall holds the stacks of all ranks: they are not sent to each of them where nobody looks, as under MPI.
+            if seat.has_kernel and (event.rank is None or event.rank in seat.ranks):
                 seat.send(TakeUp(events=(event,)))
 
     def _end_with(self, failures: Sequence[RankFailure]) -> None:

@@ -98,6 +98,7 @@ def relay(
             devices=device_names(),
             monotonic_s=time.monotonic(),
             has_payload=payload_fd is not None,
+            has_kernel=witness is not None,
             word=summons.word,
         )
         guard_fd = os.pidfd_open(guard_pid)

@@ -49,6 +49,11 @@ class Seat:
     def is_there(self) -> bool:
         return self.hello is not None and self.broken_s is None and not self.has_left
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether what its keeper is told is shown there: see `AgentHello`."""
+        return self.hello is not None and self.hello.has_kernel
+
     def to_local(self, time_s: float) -> float:
         """A time of the agent's clock by this machine's, as exactly as its hello was quick."""
         return time_s + self._clock_s if time_s else time_s
