@@ -22,7 +22,7 @@ from ....protocol.commands import (
     RunCommand,
     Stop,
 )
-from ....protocol.events import Notice, Restarting, RunEnded, RunEvent, RunStarted
+from ....protocol.events import Notice, RankFailed, RankFinished, Restarting, RunEnded, RunEvent, RunStarted
 from ....protocol.remote import AgentFailed, Contact, OwnPart, RunOver, Summons
 from ....protocol.wire import Skipped, event_from_line, event_line
 from ...channel import Channel
@@ -48,6 +48,8 @@ class Following:
         self._own_ranks = contact.seats[node]
         self._trouble = ""
         self._answered = self._over = False
+        self._dead_ends: set[int] = set()
+        """Own ranks of which it was told already what they waited for."""
         own = OwnPart(
             env=attempt.plan.env,
             log_dir=str(attempt.log_dir),
@@ -138,6 +140,8 @@ class Following:
             if isinstance(event, RunEnded | Restarting):
                 continue
             passed.append(event)
+            if isinstance(event, RankFailed) and event.failure.kind == "dead_end":
+                self._dead_ends.add(event.failure.rank)
             if isinstance(event, RunStarted):
                 self._answered = True
                 passed.append(Notice(text=self._where_the_others_are()))
@@ -152,11 +156,11 @@ class Following:
         )
 
     def _recorded_end(self, over: RunOver) -> tuple[RunEvent, ...]:
-        """How the others' ranks and the run have ended, also in this node's recording, in which the keeper has written
-        the end of its part. It writes no more.
+        """How the others' ranks and the run have ended, and why those of this node could not go on, also in this node's
+        recording, in which the keeper has written the end of its part. It writes no more.
         """
-        others = [end for end in over.ranks if end.rank not in self._own_ranks]
-        events = tuple(replace(event, sequence=0) for event in (*others, over.end))
+        news = [end for end in over.ranks if end.rank not in self._own_ranks or self._is_explained(end)]
+        events = tuple(replace(event, sequence=0) for event in (*news, over.end))
         record = Path(self._attempt.log_dir) / "run.jsonl"
         lines = record.read_bytes().splitlines(keepends=True) if record.exists() else []
         kept = [line for line in lines if not isinstance(event_from_line(line), RunEnded | Restarting)]
@@ -164,3 +168,7 @@ class Following:
         before.write_bytes(b"".join([*kept, *map(event_line, events)]))
         before.replace(record)
         return events
+
+    def _is_explained(self, end: RankFinished | RankFailed) -> bool:
+        """Whether node 0, which knows of all ranks, has found out more than this node's rank itself has said."""
+        return isinstance(end, RankFailed) and end.failure.kind == "dead_end" and end.rank not in self._dead_ends

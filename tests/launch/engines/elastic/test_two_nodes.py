@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from accel_nb.launch.recording import recorded_events
+from accel_nb.protocol.events import RankFailed
 from tests.launch.census import wait_until
 from tests.launch.engines.elastic.nodes import DEADLINE_S, PORT, TRAIN, Nodes, two_nodes
 from tests.launch.engines.hosts import reason_against
@@ -123,6 +125,17 @@ def test_k02_who_waits_for_a_rank_of_another_node_is_told_on_each(nodes: Nodes, 
     for one in executed:
         assert "rank 3 is at Cell In[1], line" in one.stdout
         assert "(`time.sleep(0.05)`" in one.stdout
+
+
+def test_k02_that_a_rank_has_returned_is_told_on_each_node_of_its_own_ranks(nodes: Nodes) -> None:
+    executed = nodes.run("return_early_on_rank_3")
+
+    assert [one.ename for one in executed] == ["RunFailed", "RunFailed"]
+    for one in executed:
+        assert "rank 3 has returned" in one.evalue, one.evalue
+    own = max(nodes.all[1].kernel.log_dir.glob("run-*"), key=lambda run: run.stat().st_mtime)
+    failed = [event for event in recorded_events(own) if isinstance(event, RankFailed) and event.failure.rank == 2]
+    assert [event.failure.kind for event in failed][-1:] == ["dead_end"], failed
 
 
 def test_all_nodes_start_again_when_a_rank_has_died_and_restarts_are_allowed(nodes: Nodes) -> None:
