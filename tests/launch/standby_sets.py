@@ -79,7 +79,7 @@ def in_random_order(times: int) -> list[str]:
 
 
 def ended(ending: str, backend: str = "gloo", **options: Any) -> str:  # noqa: ANN401  see `start`
-    """Launch so that it ends so; its status, and the value (the sum over ranks of their numbers from 1) or the cause."""
+    """Launch so that it ends so; its status, and the value or the cause."""
     if ending == "interrupt":
         run = until_up(start(code.waits, backend, **options))
         run.stop(by="interrupt")
