@@ -29,7 +29,7 @@ from typing import Any
 
 SIDES = ("raw", "upstream", "ours")
 NUM_PAIRS = 10
-NUM_STEPS = 1000
+NUM_STEPS = {"cpu": 1000, "cuda": 200}
 NUM_STEPS_SHORT = 80
 NUM_STEPS_OF_PART = 40
 """Of each round: every side takes so many steps in turn, so that a disturbance meets all of them, enough of
@@ -267,7 +267,7 @@ def main() -> int:
     print(f"{'case':<14} {'figure':<7} {'raw, us':>9} {'upstream adds':>17} {'ours adds':>17}  medians of {NUM_PAIRS}")
     rows: list[Row] = []
     for num_ranks in options.ranks:
-        for row in run_ranks(num_ranks, options.device, NUM_STEPS_SHORT if options.short else NUM_STEPS):
+        for row in run_ranks(num_ranks, options.device, NUM_STEPS_SHORT if options.short else NUM_STEPS[options.device]):
             print_row(row, options.device)
             rows.append(row)
     if options.json:

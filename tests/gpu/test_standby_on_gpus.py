@@ -181,7 +181,7 @@ def test_memory_is_back_after_each_of_many_launches(
 ) -> None:
     monkeypatch.setenv(environment.STANDBY, mode)
     allowed_bytes = SLACK_BYTES if mode == "off" else COST_BYTES
-    wanted = {**ENDINGS, "memory": "failed, OutOfMemoryError"}
+    wanted = {**ENDINGS, "memory": "failed, torch.OutOfMemoryError"}
 
     for ending in in_random_order(5):
         assert (ending, ended(ending, "nccl", **CUDA)) == (ending, wanted[ending])
