@@ -48,6 +48,11 @@ class CellOutput:
         self.has_front_end = isinstance(metadata, Mapping) and not _OF_FRONT_ENDS.isdisjoint(metadata)
         """Whether a front end with a page has sent the cell, and no batch tool."""
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the cell itself, which then goes on, or a thread that outlives it."""
+        return threading.get_ident() == self._thread
+
     def write(self, text: str) -> None:
         """As if the cell had written `text` to its stdout. What the cell itself printed before comes before."""
         self._send("stream", {"name": "stdout", "text": text})
@@ -72,7 +77,7 @@ class CellOutput:
         self._send(kind, content)
 
     def _send(self, kind: str, content: Content) -> None:
-        if threading.get_ident() == self._thread:
+        if self.is_own_thread:
             sys.stdout.flush()
             sys.stderr.flush()
         kernel = self._kernel

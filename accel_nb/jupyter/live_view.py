@@ -80,7 +80,8 @@ class LiveView:
         self._whole_wanted = False
         self._last: WholeRun | None = None
         """What pages that stay are told when they connect; None: the run goes on, or none stays."""
-        self._stops = 0
+        self._early_stops: list[StopRun] = []
+        """Pressed before the run was known."""
         self._stacks_wanted = False
         self._stacks: StackTexts | None = None
 
@@ -89,9 +90,9 @@ class LiveView:
         self._raises = raises
         with self._lock:
             self._run = run
-            stops = self._stops
-        if stops:
-            self._stop(run, stops)
+            stops, self._early_stops = self._early_stops, []
+        for stop in stops:
+            self._stop(run, stop)
 
     # ---- any thread
 
@@ -114,13 +115,14 @@ class LiveView:
                     self._stacks_wanted = True
             case StopRun():
                 with self._lock:
-                    self._stops += 1
-                    run, stops = self._run, self._stops
+                    run = self._run
+                    if run is None:
+                        self._early_stops.append(message)
                 if run is not None:
-                    self._stop(run, stops)
+                    self._stop(run, message)
 
-    def _stop(self, run: Run, stops: int) -> None:
-        run.stop(None if stops == 1 else 0.0, by="view")
+    def _stop(self, run: Run, stop: StopRun) -> None:
+        run.stop(0.0 if stop.now else None, by="view")
 
     def _find_stacks(self, run: Run) -> None:
         try:
@@ -141,8 +143,10 @@ class LiveView:
             self._text_view.update(events, state)
             return
         self._write_down(events, state, now)
-        self._feed.add(events)
-        if self._page is None and not state.ended:
+        if self._page is not None:
+            self._feed.add(events)
+        elif not state.ended:
+            self._feed.begin(events)
             self._show(now)
         if self._page is not None and now - self._sent_s >= SEND_INTERVAL_S:
             self._send(self._page, state, now)
@@ -173,6 +177,7 @@ class LiveView:
             self._page.close()
             return
         # A page that was reloaded knows its outputs no more by their id: there the widget stays.
+        self._feed.take(self._clock())
         last = self._whole(self._page, state)
         with self._lock:
             self._last = last
@@ -225,7 +230,8 @@ class LiveView:
 
     def _whole(self, page: Page, state: RunState) -> WholeRun:
         plan = None if self._run is None else self._run.plan
-        return self._feed.whole(state, plan, can_hear=page.can_hear and page.is_heard)
+        can_hear = not self._cell.is_own_thread or (page.can_hear and page.is_heard)
+        return self._feed.whole(state, plan, can_hear=can_hear)
 
     def _write_down(self, events: Sequence[RunEvent], state: RunState, now: float) -> None:
         """As text, for what stays. Metrics are a table there."""

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from ..protocol.events import (
     Display,
+    EventsDropped,
     HostMemoryLow,
     LogLines,
     Notice,
+    Restarting,
     RunEvent,
     RunStarted,
     Stalled,
@@ -37,6 +39,8 @@ class RunFeed:
         self._budget = EventBudget()
         self._waiting: list[RunEvent] = []
         self._lines: deque[LoggedLine] = deque(maxlen=KEPT_LINES)
+        self._left_out: dict[int, int] = {}
+        """Lines of each rank that the budget has left out: the run's state does not know of them."""
         self._started_s = 0.0
 
     def begin(self, events: Sequence[RunEvent]) -> None:
@@ -60,7 +64,10 @@ class RunFeed:
         """The run in `state`, with the lines that have been taken so far. `plan`, where it is known, is shown before
         the ranks are there: a cold start takes seconds.
         """
-        ranks = {rank: replace(known, log_tail=()) for rank, known in state.ranks.items()}
+        ranks = {
+            rank: replace(known, log_tail=(), dropped_lines=known.dropped_lines + self._left_out.get(rank, 0))
+            for rank, known in state.ranks.items()
+        }
         return WholeRun(
             state=replace(state, ranks=ranks, plan=state.plan or (plan and plan.without_values())),
             lines=tuple(self._lines),
@@ -72,6 +79,13 @@ class RunFeed:
     def _keep(self, events: Sequence[RunEvent]) -> None:
         for event in events:
             self._lines.extend(_lines_of(event))
+            match event:
+                case EventsDropped(sequence=0, rank=int(rank)):
+                    self._left_out[rank] = self._left_out.get(rank, 0) + event.lines
+                case RunStarted() | Restarting():
+                    self._left_out.clear()  # as their ranks' states begin anew
+                case _:
+                    pass
 
 
 def whole_of_events(events: Sequence[RunEvent]) -> WholeRun:

@@ -43,7 +43,7 @@ class WholeRun(Message, frozen=True, kw_only=True, tag="whole_run"):
     now_s: float = 0.0
     """The kernel's clock, which need not be the page's."""
     can_hear: bool = True
-    """Whether a button reaches the kernel while the cell runs."""
+    """Whether a button reaches the kernel as long as the cell of this view runs."""
 
 
 class NewEvents(Message, frozen=True, kw_only=True, tag="new_events"):
@@ -76,7 +76,10 @@ class Connect(Message, frozen=True, kw_only=True, tag="connect"):
 
 
 class StopRun(Message, frozen=True, kw_only=True, tag="stop_run"):
-    """The user wants the run to end; a second one: at once."""
+    """The user wants the run to end."""
+
+    now: bool = False
+    """At once: the page says so on its button when a stop is under way, whoever has asked for that."""
 
 
 class AskStacks(Message, frozen=True, kw_only=True, tag="ask_stacks"):

@@ -25,7 +25,7 @@ export function renderRun({ model, el }: RenderArguments): () => void {
   let waits = false;
   const feed = new RunFeed(() => model.send({ type: "connect" }), drawSoon);
   const actions = {
-    stop: () => model.send({ type: "stop_run" }),
+    stop: (now: boolean) => model.send({ type: "stop_run", now }),
     askForStacks: () => model.send({ type: "ask_stacks" }),
     copy: copyText,
   };

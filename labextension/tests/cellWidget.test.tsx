@@ -113,8 +113,27 @@ it("sends what is pressed", () => {
   const [stacks, stop] = [...el.querySelectorAll<HTMLButtonElement>(".accel-header button")];
   act(() => stacks?.click());
   act(() => stop?.click());
+  act(() => stop?.click());
 
-  expect(model.sent.slice(1)).toEqual([{ type: "ask_stacks" }, { type: "stop_run" }]);
+  expect(model.sent.slice(1)).toEqual([
+    { type: "ask_stacks" },
+    { type: "stop_run", now: false },
+    { type: "stop_run", now: true },
+  ]);
+  act(end);
+});
+
+it("test_u08: its first press ends the ranks at once when somebody else has asked them to end", () => {
+  const { model, el, end, draw } = started();
+  model.receive({ type: "new_events", events: recordedEvents("success").slice(0, 10), now_s: 1 });
+  model.receive({ type: "new_events", events: [{ type: "stop_requested", by: "panel" }], now_s: 1 });
+  draw();
+
+  const [, stop] = [...el.querySelectorAll<HTMLButtonElement>(".accel-header button")];
+  act(() => stop?.click());
+
+  expect(stop?.textContent).toContain("Stop now");
+  expect(model.sent.slice(1)).toEqual([{ type: "stop_run", now: true }]);
   act(end);
 });
 

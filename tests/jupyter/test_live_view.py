@@ -19,7 +19,7 @@ from accel_nb.jupyter.display import NotebookView
 from accel_nb.jupyter.live_view import FIRST_RESEND_S, LOADED_WITHIN_S, LiveView
 from accel_nb.jupyter.run_feed import KEPT_LINES
 from accel_nb.launch.run import Run
-from accel_nb.protocol.events import Display, LogLines, ProgressRow, RunEvent
+from accel_nb.protocol.events import Display, EventsDropped, LogLines, ProgressRow, RunEvent
 from accel_nb.protocol.front_end import (
     AskStacks,
     Connect,
@@ -67,6 +67,8 @@ class FakePage:
 
 class FakeCell:
     """Keeps what is shown in it."""
+
+    is_own_thread = True
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, dict[str, str]]] = []
@@ -182,6 +184,32 @@ def test_o14_a_page_that_connects_late_is_sent_all_lines_in_order(showing: Showi
     assert len(whole.lines) <= KEPT_LINES
 
 
+def test_a_page_that_connects_late_is_told_how_many_lines_were_left_out(showing: Showing) -> None:
+    showing.do(Connect())
+    showing.update()
+    [news] = showing.update(lines("\n".join(f"line {n}" for n in range(100_000))))
+    showing.do(Connect())
+    [whole] = showing.update(after_s=1)
+
+    assert isinstance(news, NewEvents)
+    assert isinstance(whole, WholeRun)
+    left_out = [event.lines for event in news.events if isinstance(event, EventsDropped)]
+    assert [rank.dropped_lines for rank in whole.state.ranks.values()] == [*left_out, 0]
+    [first, *_] = [line.text for line in whole.lines if line.text.startswith("line ")]
+    assert int(first.split()[1]) >= left_out[0] > 0
+
+
+def test_what_was_before_the_view_is_shown_without_a_cut() -> None:
+    showing = Showing()
+    before = [f"{n} {'x' * 200}" for n in range(KEPT_LINES)]
+
+    [whole] = showing.update(*recorded_events("success")[:6], lines("\n".join(before)))
+
+    assert isinstance(whole, WholeRun)
+    assert [line.text for line in whole.lines] == before
+    assert whole.state.ranks[0].dropped_lines == 0
+
+
 def test_a_page_that_cannot_ask_is_sent_the_whole_run_again_ever_more_rarely(showing: Showing) -> None:
     times = [
         showing.now
@@ -199,23 +227,33 @@ def test_a_page_that_cannot_ask_is_sent_the_whole_run_again_ever_more_rarely(sho
     assert [message for _ in range(200) for message in showing.update()] == []
 
 
-def test_u08_stop_reaches_the_run_at_once_and_a_second_one_does_not_wait(showing: Showing) -> None:
+def test_u08_stop_reaches_the_run_at_once_and_stop_now_does_not_wait(showing: Showing) -> None:
     run = FakeRun()
     showing.serve(run)
 
     showing.do(StopRun())
-    showing.do(StopRun())
+    showing.do(StopRun(now=True))
 
     assert run.stops == [(None, "view"), (0.0, "view")]
 
 
-def test_a_stop_before_the_run_is_known_is_not_lost(showing: Showing) -> None:
+def test_u08_stop_now_ends_at_once_a_run_that_was_stopped_elsewhere(showing: Showing) -> None:
+    run = FakeRun()
+    showing.serve(run)
+
+    showing.do(StopRun(now=True))
+
+    assert run.stops == [(0.0, "view")]
+
+
+def test_stops_before_the_run_is_known_are_not_lost(showing: Showing) -> None:
     run = FakeRun()
 
     showing.do(StopRun())
+    showing.do(StopRun(now=True))
     showing.serve(run)
 
-    assert run.stops == [(None, "view")]
+    assert run.stops == [(None, "view"), (0.0, "view")]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +306,16 @@ def test_o14_a_page_that_was_reloaded_keeps_its_widget_and_may_be_reloaded_again
     assert cast("WholeRun", showing.page.sent[-1]).state.status == "finished"
 
 
+def test_a_page_that_stays_is_told_the_last_lines(showing: Showing) -> None:
+    showing.do(Connect())
+    showing.do(Connect())
+    showing.update()
+    showing.update(lines("the last"), after_s=0.01)
+    showing.view.close(showing.state)
+
+    assert cast("WholeRun", showing.page.sent[-1]).lines[-1].text == "the last"
+
+
 def test_u10_a_page_that_cannot_load_the_widget_is_given_text(showing: Showing) -> None:
     assert showing.update(lines("before"), after_s=LOADED_WITHIN_S - 1) != []
 
@@ -294,6 +342,18 @@ def test_a_page_that_has_loaded_or_cannot_say_so_keeps_the_widget(
     showing.update(after_s=10 * LOADED_WITHIN_S)
 
     assert not showing.page.closed
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_stop_waits_only_where_the_cell_waits_and_the_kernel_does_not_hear(showing: Showing, *, waits: bool) -> None:
+    showing.cell.is_own_thread = waits
+    showing.page.is_heard = False
+    showing.do(Connect())
+
+    [whole] = showing.update()
+
+    assert isinstance(whole, WholeRun)
+    assert whole.can_hear is not waits
 
 
 def test_a_run_is_seen_before_its_ranks_are_there() -> None:
@@ -431,6 +491,26 @@ def test_stacks_come_while_the_cell_blocks_and_what_is_unknown_is_ignored(kernel
     assert "in train" in answer.data["content"]["text_by_rank"]["0"]
     kernel.interrupt()
     assert kernel.collect(cell).ename == "RunInterrupted"
+
+
+@needs_build
+@pytest.mark.parametrize("block", [True, False])
+def test_a_page_without_a_subshell_is_told_that_stop_waits_for_a_cell_that_blocks(
+    kernel: NotebookKernel, *, block: bool
+) -> None:
+    code = f"run = notebook_launcher(train, (60,), num_processes=2, device='cpu', block={block})"
+    cell = kernel.start(code, metadata=FROM_A_PAGE)
+
+    whole = kernel.wait_for_comm(is_of_run)
+
+    assert whole.data["content"]["can_hear"] is not block
+    if block:
+        kernel.interrupt()
+        assert kernel.collect(cell).ename == "RunInterrupted"
+    else:
+        kernel.collect(cell)
+        kernel.send_comm(whole.comm_id, {"method": "custom", "content": {"type": "stop_run", "now": True}}, None)
+        assert "stopped" in kernel.ok("run.wait(30); print(run.status)").stdout
 
 
 @needs_build

@@ -1,10 +1,11 @@
-"""What a page is told of a run: since when it goes on."""
+"""What a page is told of a run: since when it goes on, and how much of it is not shown."""
 
 from __future__ import annotations
 
 from accel_nb.jupyter.run_feed import RunFeed
-from accel_nb.protocol.events import LogLines
-from accel_nb.protocol.run_state import RunState
+from accel_nb.protocol.events import LogLines, Restarting, RunEvent, RunStarted
+from accel_nb.protocol.run_state import RunState, advance_all
+from tests.fixtures.recorded import recorded_events
 
 
 def test_the_clock_of_a_later_cell_of_kept_ranks_begins_with_its_own_first_event() -> None:
@@ -14,3 +15,21 @@ def test_the_clock_of_a_later_cell_of_kept_ranks_begins_with_its_own_first_event
     feed.add([LogLines(rank=0, text="b", sequence=8, time_s=1e9 + 1)])
 
     assert feed.whole(RunState(), None, can_hear=True).started_s == 1e9
+
+
+def test_lines_left_out_are_counted_until_the_ranks_begin_again() -> None:
+    feed = RunFeed()
+    state = RunState()
+    counts = []
+    begun = [event for event in recorded_events("success") if isinstance(event, RunStarted)]
+    flood: list[RunEvent] = [LogLines(rank=1, text="\n".join(["x" * 100] * 3000))]
+    turns: list[list[RunEvent]] = [[*begun], flood, flood, [Restarting(attempt=1)], flood]
+    for now, events in enumerate(turns):
+        feed.add(events)
+        state = advance_all(state, events)
+        feed.take(float(now))
+        counts.append(feed.whole(state, None, can_hear=True).state.ranks[1].dropped_lines)
+
+    once = counts[1]
+    assert 2000 < once < 3000
+    assert counts == [0, once, 2 * once, 0, once]

@@ -673,10 +673,11 @@ export interface Connect {
   type: "connect";
 }
 /**
- * The user wants the run to end; a second one: at once.
+ * The user wants the run to end.
  */
 export interface StopRun {
   type: "stop_run";
+  now: boolean;
 }
 /**
  * The user wants to see where the ranks are: answer with `StackTexts`.

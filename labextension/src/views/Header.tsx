@@ -55,7 +55,7 @@ function Buttons({ shown }: { shown: Shown }) {
     : "This kernel hears it when the cell yields; Jupyter's own interrupt acts at once.";
   const stop = () => {
     setPressed(true);
-    actions.stop();
+    actions.stop(stopping);
   };
   return (
     <span class="accel-buttons" title={later}>

@@ -2,8 +2,8 @@
 import { createContext } from "preact";
 
 export interface Actions {
-  /** Ask the ranks to end; a second time: at once. */
-  stop(): void;
+  /** Ask the ranks to end. `now`: at once, as the button said when it was pressed. */
+  stop(now: boolean): void;
   askForStacks(): void;
   /** Put text on the clipboard; whether that was possible. */
   copy(text: string): Promise<boolean>;
