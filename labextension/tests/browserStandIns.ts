@@ -18,4 +18,5 @@ class NoPath {
 Object.assign(globalThis, { ResizeObserver: NoResizes, Path2D: NoPath });
 window.matchMedia = (query: string) =>
   Object.assign(new EventTarget(), { matches: false, media: query }) as MediaQueryList;
+Element.prototype.scrollIntoView = () => undefined;
 HTMLCanvasElement.prototype.getContext = (() => NO_DRAWING) as never;

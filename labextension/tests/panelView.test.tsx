@@ -31,6 +31,7 @@ document.body.append(page); // what is nowhere in the document does not change
 beforeEach(() => vi.useFakeTimers());
 afterEach(() => {
   act(() => render(null, page));
+  vi.restoreAllMocks();
   vi.useRealTimers();
 });
 
@@ -224,6 +225,18 @@ it("says in words what will start, some time after the last change", async () =>
   expect(page.querySelector("p.accel-panel-warning")?.textContent).toBe("Too many ranks.");
 });
 
+it("scrolls to why a button did nothing, once for each reason", async () => {
+  const { model } = await panelOf(readyKernel());
+  const scrolled = vi.spyOn(Element.prototype, "scrollIntoView");
+
+  model.refuse("Select the code cell.");
+  model.setVisible(true);
+  model.refuse("The cell is read-only.");
+
+  expect(page.querySelector("p.accel-panel-warning")?.textContent).toBe("The cell is read-only.");
+  expect(scrolled).toHaveBeenCalledTimes(2);
+});
+
 it("opens a run that begins by itself, once", async () => {
   const kernel = readyKernel();
   const { model } = await panelOf(kernel);
@@ -240,8 +253,7 @@ it("leaves a run as it is shown when its stacks are asked for", async () => {
   const kernel = readyKernel({ runs: [run()] });
   const { model, notebook } = await panelOf(kernel);
   const shown = model.shown.openRun?.shown;
-  const scrolled = vi.fn();
-  Element.prototype.scrollIntoView = scrolled; // jsdom has none
+  const scrolled = vi.spyOn(Element.prototype, "scrollIntoView");
 
   model.showRun("run-1");
   await notebook.talk?.askForStacks("run-1");

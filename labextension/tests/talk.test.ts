@@ -3,7 +3,7 @@ import { NO_CHOICE } from "../src/panel/choice";
 import { KernelTalk } from "../src/panel/talk";
 import { obstacle, obstacleText } from "../src/panel/words";
 import type { RunSummary } from "../src/protocol/generated";
-import { recordedEvents } from "./recorded";
+import { pythonState, recordedEvents } from "./recorded";
 import { BUSY_GPU, facts, readyKernel, run, StandInKernel } from "./standInKernel";
 
 beforeEach(() => vi.useFakeTimers());
@@ -215,6 +215,57 @@ it("takes the plan of its own newest question only", async () => {
 
   expect(talk.heard.plan?.line).toBe("two ranks");
   expect(talk.heard.planIsCurrent).toBe(true);
+});
+
+it("asks for a plan again when the answer was lost with the connection, and no more when it is there", async () => {
+  const kernel = readyKernel();
+  const { talk } = await wantedTalk(kernel);
+  const questions = () => kernel.asked.filter((request) => request.type === "ask_plan");
+  await talk.askPlan(NO_CHOICE);
+  await talk.askPlan({ ...NO_CHOICE, num_processes: 2 });
+
+  for (let times = 0; times < 2; times++) {
+    kernel.become("disconnected");
+    kernel.become("alive");
+    await settled();
+    const { number } = questions().at(-1) ?? { number: 0 };
+    kernel.news({ type: "plan_answer", number, line: "two ranks", reasons: [], problem: "" });
+  }
+
+  expect(questions().map(({ choice }) => choice.num_processes)).toEqual([null, 2, 2]);
+  expect(talk.heard).toMatchObject({ plan: { line: "two ranks" }, planIsCurrent: true });
+});
+
+it("asks for a plan that was wanted without a connection when there is one", async () => {
+  const kernel = readyKernel();
+  const { talk } = await wantedTalk(kernel);
+
+  kernel.become("disconnected");
+  kernel.become("alive");
+  void talk.askPlan(NO_CHOICE);
+  expect(kernel.types()).not.toContain("ask_plan");
+  await settled();
+
+  expect(kernel.types().at(-1)).toBe("ask_plan");
+});
+
+it("catches up with the run that is shown when somebody looks again, however long nobody has asked", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+  const feed = talk.follow("run-1");
+  await settled();
+
+  const whole = { type: "whole_run", state: pythonState("success"), lines: [], started_s: 1, now_s: 2, can_hear: true };
+  talk.want(false);
+  kernel.answers = (request) =>
+    request.type === "hello"
+      ? facts({ runs: [run({ status: "finished", duration_s: 700 })] })
+      : { type: "run_news", run_id: "run-1", message: whole };
+  talk.want(true);
+  await settled();
+
+  expect(kernel.types()).toEqual(["hello", "follow_run", "hello", "follow_run"]);
+  expect(feed.shown.state.status).toBe("finished");
 });
 
 it("tells the end of a run once, and not of those that were over before", async () => {

@@ -238,6 +238,34 @@ def test_u06_sections_can_be_switched_off(open_notebook: Opener, lab: Lab) -> No
         assert panel.section("Start").count() == 0
 
 
+def test_w08_a_key_that_can_do_nothing_says_why_whatever_of_the_panel_is_seen(
+    open_notebook: Opener, screenshot: Screenshot
+) -> None:
+    notebook = open_notebook(["%load_ext accel_nb"])
+    notebook.run_cell(0)
+    notebook.wait_for_cell(0)
+    panel = Panel(notebook)
+    panel.section("Start").wait_for()
+    notebook.execute("notebook:change-cell-to-markdown")
+    why = "Select the code cell that is to run on the ranks."
+
+    panel.root.get_by_role("heading", name="Start").click()
+    panel.section("Start").wait_for(state="hidden")
+    notebook.execute("accel-nb:run-cell")
+    notebook.execute("apputils:display-notifications")
+    notices = notebook.page.locator(".jp-Notification-List .jp-Notification-List-Item")
+    notices.get_by_text(why).wait_for()
+    screenshot(notebook, "light")
+
+    panel.root.get_by_role("heading", name="Start").click()
+    panel.section("Start").get_by_role("alert").get_by_text(why).wait_for()
+    panel.section("Start").get_by_role("button", name="Run this cell on").click()
+    notebook.execute("accel-nb:run-cell")
+    notebook.execute("apputils:display-notifications")  # the click has closed it
+    notices.get_by_text(why).nth(1).wait_for()
+    assert notices.get_by_text(why).count() == 2, "beside the button it is told in the panel only"
+
+
 def test_u05_a_layout_saved_by_another_version_loses_only_what_is_unknown(open_notebook: Opener, lab: Lab) -> None:
     kept = lab.write_notebook("kept.ipynb", ["1"])
     notebook = f"notebook:{kept.name}"

@@ -177,7 +177,7 @@ def test_a_question_whose_plan_breaks_is_answered_and_so_is_the_next() -> None:
     answers: list[PanelNews] = []
     planning = Planning(answers.append, plan)
     for number in (1, 2):
-        planning.ask(AskPlan(number=number, choice=Choice()))
+        planning.ask(AskPlan(number=number, choice=Choice()), "page")
         wait_until(lambda number=number: len(answers) == number, 30, lambda: f"{answers}")  # type: ignore[misc]
 
     assert [cast("PlanAnswer", one).problem for one in answers] == ["No plan could be made: OSError('no pipe')."] * 2

@@ -136,7 +136,7 @@ def test_w08_the_line_that_the_panel_writes_asks_for_all_of_its_choice() -> None
     assert asked("") == request_of(Choice())
 
 
-def test_w08_only_the_newest_of_the_questions_that_wait_is_answered() -> None:
+def test_w08_of_the_questions_of_a_page_that_wait_only_the_newest_is_answered_whatever_others_ask() -> None:
     begun, go_on, answers = threading.Event(), threading.Event(), list[PanelNews]()
     asked: list[int | None] = []
 
@@ -148,20 +148,21 @@ def test_w08_only_the_newest_of_the_questions_that_wait_is_answered() -> None:
 
     def take(news: PanelNews) -> None:
         answers.append(news)
-        if len(answers) == 2:
+        if len(answers) == 3:
             done.set()
 
     done = threading.Event()
     planning = Planning(take, plan)
-    planning.ask(AskPlan(number=1, choice=Choice(num_processes=1)))
+    planning.ask(AskPlan(number=1, choice=Choice(num_processes=1)), "first page")
     assert begun.wait(30)
-    for number in (2, 3, 4):
-        planning.ask(AskPlan(number=number, choice=Choice(num_processes=number)))
+    for number, page in ((2, "first page"), (3, "first page"), (4, "first page"), (7, "second page")):
+        planning.ask(AskPlan(number=number, choice=Choice(num_processes=number)), page)
     go_on.set()
     assert done.wait(30)
 
-    assert asked == [1, 4]
+    assert asked == [1, 4, 7]
     assert answers == [
         PlanAnswer(number=1, problem="no 1 ranks here"),
         PlanAnswer(number=4, problem="no 4 ranks here"),
+        PlanAnswer(number=7, problem="no 7 ranks here"),
     ]

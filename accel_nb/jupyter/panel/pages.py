@@ -21,8 +21,9 @@ from ...protocol.version import __version__
 Content = Mapping[str, Any]
 Answer = Callable[[PanelReply], None]
 """Gives the reply to one request, once; in any thread."""
-Take = Callable[[PanelRequest, Answer], None]
-"""Is told a request; must return soon, for it is called in the thread that interrupts and shuts down."""
+Take = Callable[[PanelRequest, str, Answer], None]
+"""Is told a request, and what tells its page from others; must return soon, for it is called in the thread that
+interrupts and shuts down."""
 
 
 class _Session(Protocol):
@@ -94,7 +95,7 @@ class Pages:
         except msgspec.ValidationError as error:
             answer(Refused(problem=f"accel_nb {__version__} in this kernel does not understand the panel: {error}."))
             return
-        self._take(request, answer)
+        self._take(request, message["header"].get("session", ""), answer)
 
 
 def _answer_to(session: _Session, stream: object, ident: object, message: Content) -> Answer:

@@ -72,7 +72,7 @@ class Panel:
 
     # ---- the kernel's thread for control messages
 
-    def _take(self, request: PanelRequest, answer: Answer) -> None:
+    def _take(self, request: PanelRequest, page: str, answer: Answer) -> None:
         self._listens_until_s = self._clock() + LISTENS_S
         match request:
             case Hello():
@@ -81,7 +81,7 @@ class Panel:
                 self._followers.follow(request.run_id, answer)
             case AskPlan():
                 answer(Accepted())
-                self._planning.ask(request)
+                self._planning.ask(request, page)
             case StopNamedRun():
                 self._with_run(request.run_id, answer, lambda run: run.stop(0.0 if request.now else None, by="panel"))
             case AskStacksOf():

@@ -20,20 +20,21 @@ MakePlan = Callable[[LaunchRequest], LaunchPlan]
 
 
 class Planning:
-    """Any thread may ask. Only the newest question that waits is answered: the first plan may take a minute, in which
-    the server imports torch.
+    """Any thread may ask. Of the questions of one page that wait only the newest is answered: the first plan may take a
+    minute, in which the server imports torch.
     """
 
     def __init__(self, send: Callable[[PanelNews], None], make_plan: MakePlan = plan_for) -> None:
         self._send = send
         self._make_plan = make_plan
         self._lock = threading.Lock()
-        self._asked: AskPlan | None = None
+        self._asked: dict[str, AskPlan] = {}
+        """By page, whoever has waited longest first."""
         self._is_working = False
 
-    def ask(self, question: AskPlan) -> None:
+    def ask(self, question: AskPlan, page: str) -> None:
         with self._lock:
-            self._asked = question
+            self._asked[page] = question
             if self._is_working:
                 return
             self._is_working = True
@@ -45,9 +46,8 @@ class Planning:
 
     def _next(self) -> AskPlan | None:
         with self._lock:
-            question, self._asked = self._asked, None
-            self._is_working = question is not None
-            return question
+            self._is_working = bool(self._asked)
+            return self._asked.pop(next(iter(self._asked))) if self._asked else None
 
     def _answered(self, question: AskPlan) -> PlanAnswer:
         try:

@@ -11,13 +11,19 @@ export async function copyText(text: string): Promise<boolean> {
       }
     }
   }
+  // What is copied has to be selected in a field, which takes the keyboard.
+  const before = document.activeElement;
   const area = document.createElement("textarea");
   area.value = text;
   area.style.position = "fixed";
   area.style.opacity = "0";
   document.body.append(area);
+  area.focus({ preventScroll: true });
   area.select();
   const copied = document.execCommand("copy");
   area.remove();
+  if (before instanceof HTMLElement) {
+    before.focus({ preventScroll: true });
+  }
   return copied;
 }

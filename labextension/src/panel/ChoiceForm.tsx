@@ -95,12 +95,17 @@ export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, re
         </button>
       </div>
       {refusal !== "" && (
-        <p class="accel-panel-warning" role="alert">
+        <p key={refusal} class="accel-panel-warning" role="alert" ref={scrollTo}>
           {refusal}
         </p>
       )}
     </>
   );
+}
+
+/** It may lie below what can be seen. */
+function scrollTo(node: Element | null): void {
+  node?.scrollIntoView({ block: "nearest" });
 }
 
 function checksWord(debug: boolean | null): string | null {

@@ -66,6 +66,8 @@ export class KernelTalk {
   private wanted = false;
   /** Begins anywhere: all pages of a kernel hear the answers to each other's questions. */
   private question = Math.floor(Math.random() * 2 ** 40);
+  /** What the newest question is about; null: nobody has asked. */
+  private planned: Choice | null = null;
 
   /** `ended` is told of each run whose end is news here. */
   constructor(
@@ -106,6 +108,9 @@ export class KernelTalk {
     this.wanted = wanted;
     if (begins && this.mayBeAsked) {
       void this.hello();
+      if (this.now.answer === "ready") {
+        this.catchUp([...this.feeds.values()]); // a kernel that nobody has asked for long sends no news
+      }
     }
   }
 
@@ -177,11 +182,18 @@ export class KernelTalk {
     await this.ask({ type: "ask_stacks_of", run_id: runId });
   }
 
+  /** Asked again whenever the kernel tells that it is there, until it has answered. */
   async askPlan(choice: Choice): Promise<void> {
+    this.planned = choice;
+    this.question++;
+    this.set({ planIsCurrent: false });
     if (this.now.answer === "ready") {
-      this.set({ planIsCurrent: false });
-      await this.ask({ type: "ask_plan", number: ++this.question, choice });
+      await this.askPlanned(choice);
     }
+  }
+
+  private async askPlanned(choice: Choice): Promise<void> {
+    await this.ask({ type: "ask_plan", number: this.question, choice });
   }
 
   private async ask(request: PanelRequest): Promise<void> {
@@ -225,7 +237,7 @@ export class KernelTalk {
   }
 
   private hearFacts(facts: KernelFacts): void {
-    // They catch up with what has happened between two connections; one that begins below has asked already.
+    // Those of before the connection was lost; one that begins below has asked already.
     const behind = this.now.answer === "ready" ? [] : [...this.feeds.values()];
     this.link.listenTo(facts.comm_id);
     this.set({ answer: "ready", loading: "no", facts, problem: "" });
@@ -233,7 +245,14 @@ export class KernelTalk {
       this.hearNews(facts.now);
     }
     this.hearRuns(facts.runs);
-    for (const feed of behind) {
+    this.catchUp(behind);
+    if (this.planned !== null && !this.now.planIsCurrent) {
+      void this.askPlanned(this.planned);
+    }
+  }
+
+  private catchUp(feeds: RunFeed[]): void {
+    for (const feed of feeds) {
       feed.connect();
     }
   }
@@ -308,6 +327,7 @@ export class KernelTalk {
   private forget(): void {
     this.life++;
     this.feeds.clear();
+    this.planned = null;
     this.now = { ...NOTHING, link: this.link.state, executes: this.link.executes };
     this.changes.tell();
   }

@@ -9,6 +9,9 @@ import { PANEL_ICON } from "../panel/panelWidget";
 import { goesOn, newestGoingOn } from "../panel/runs";
 import type { RunSummary } from "../protocol/generated";
 
+/** Not for the palette or keys: that a button of the panel was pressed, beside which there is room for a sentence. */
+export const PRESSED = "isPressedInPanel";
+
 interface Parts {
   model: PanelModel;
   notebooks: Notebooks;
@@ -62,7 +65,7 @@ export function addCommands(app: JupyterFrontEnd, palette: ICommandPalette | nul
         return isPossible === undefined || (notebook !== null && isPossible(notebook));
       },
       execute: (args: { readonly [name: string]: unknown }) =>
-        acts[id]?.(typeof args.runId === "string" ? args.runId : undefined),
+        acts[id]?.(typeof args.runId === "string" ? args.runId : undefined, args[PRESSED] === true),
       describedBy: {
         args: {
           type: "object",
@@ -75,7 +78,7 @@ export function addCommands(app: JupyterFrontEnd, palette: ICommandPalette | nul
   }
 }
 
-type Act = (runId: string | undefined) => unknown;
+type Act = (runId: string | undefined, isPressed: boolean) => unknown;
 
 function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Record<string, Act> {
   const ofRun = (act: (notebook: LabNotebook, run: RunSummary) => unknown, onlyGoingOn: boolean): Act => {
@@ -93,7 +96,14 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
       model.refuse("");
       return notebooks.current?.insertCell();
     },
-    [COMMANDS.runCell]: () => runCell(app, notebooks.current, (why) => tell(app, model, panelId, why)),
+    [COMMANDS.runCell]: (_, isPressed) =>
+      runCell(app, notebooks.current, (why) => {
+        model.refuse(why);
+        // Of the panel, whoever uses the palette or a key may see any part or none.
+        if (why !== "" && !isPressed) {
+          Notification.warning(why);
+        }
+      }),
     [COMMANDS.stopRun]: ofRun(({ talk }, run) => talk?.stop(run.run_id), true),
     [COMMANDS.showStacks]: ofRun(({ talk }, run) => {
       app.shell.activateById(panelId);
@@ -106,7 +116,7 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
         const hides = runId !== undefined && model.shown.openRun?.runId === run.run_id;
         app.shell.activateById(panelId);
         model.showRun(hides ? null : run.run_id);
-      }, false)(runId),
+      }, false)(runId, false),
     [COMMANDS.jumpToCell]: ofRun(async (notebook, run) => {
       app.shell.activateById(notebook.panel.id);
       if (!(await notebook.jumpTo(run))) {
@@ -114,17 +124,6 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
       }
     }, false),
   };
-}
-
-/** In the panel, and as a notice to whoever does not see that. */
-function tell(app: JupyterFrontEnd, model: PanelModel, panelId: string, why: string): void {
-  model.refuse(why);
-  const isSeen = [...app.shell.widgets("right"), ...app.shell.widgets("left")].some(
-    (widget) => widget.id === panelId && widget.isVisible,
-  );
-  if (why !== "" && !isSeen) {
-    Notification.warning(why);
-  }
 }
 
 async function runCell(

@@ -7,7 +7,7 @@ import { copyText } from "../comm/clipboard";
 import { Notebooks } from "../notebook/notebooks";
 import { PanelModel } from "../panel/model";
 import { PanelWidget } from "../panel/panelWidget";
-import { addCommands } from "./commands";
+import { addCommands, PRESSED } from "./commands";
 import { tellEnds } from "./endNotices";
 import { followSettings } from "./settings";
 
@@ -34,7 +34,8 @@ function activate(
   const notebooks = new Notebooks(tracker, (notebook, run) => tellEnds(app, notebook, run, settings.now));
   const settings = followSettings(registry, PLUGIN_ID, model, notebooks);
   const panel = new PanelWidget(model, {
-    execute: (command, runId) => void app.commands.execute(command, runId === undefined ? {} : { runId }),
+    execute: (command, runId) =>
+      void app.commands.execute(command, { [PRESSED]: true, ...(runId === undefined ? {} : { runId }) }),
     choose: (choice) => notebooks.current?.choose(choice),
     copy: copyText,
   });
