@@ -19,6 +19,7 @@ import mmap
 import os
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -253,8 +254,10 @@ class RankLedger:
         self._new_text = threading.RLock()
         """Held while texts are added, which other threads may do, too."""
         self._texts: dict[str, int] = {}
-        self._notes: dict[tuple[str, str, str, int], tuple[int, int, int, int]] = {}
-        """Operation, given, file, line -> the words of such a call, as long as its texts are kept."""
+        self._notes: dict[tuple[str, str, str, int, bool], array[int]] = {}
+        """Operation, given, file, line, compared -> the words of such a call, without a number; kept like its texts."""
+        first = self._base + _HEADER_WORDS
+        self._slots = [slice(at, at + _CALL_WORDS) for at in range(first, first + NUM_CALLS * _CALL_WORDS, _CALL_WORDS)]
         self._text_end = 0
         self._began_waiting_ns = 0
         self._busy_ns = 0
@@ -283,22 +286,18 @@ class RankLedger:
 
     def begin(self, operation: str, given: str, file: str, line: int, *, compared: bool = True) -> int:
         """Note that a call begins; gives its number. `compared`: its ranks must give the same."""
-        note = self._notes.get((operation, given, file, line))
+        note = self._notes.get((operation, given, file, line, compared))
         if note is None:
-            note = self._new_note(operation, given, file, line)
+            note = self._new_note(operation, given, file, line, compared=compared)
         self._number = number = self._number + 1
-        words, at = self._words, self._base + _HEADER_WORDS + number % NUM_CALLS * _CALL_WORDS
-        # First of all, so that who reads the rest meanwhile finds out.
-        words[at + _CALL_NUMBER] = 0
-        words[at + _SIGNATURE] = note[0] if compared else 0
-        words[at + _OPERATION] = note[1]
-        words[at + _GIVEN] = note[2]
-        words[at + _PLACE] = note[3]
-        words[at + _BEGUN] = self._began_waiting_ns = time.monotonic_ns()
-        words[at + _ENDED] = 0
-        words[at + _CALL_ELSEWHERE] = words[self._base + _ELSEWHERE]
-        words[at + _CALL_NUMBER] = number
-        words[self._base + _NUMBER] = number
+        words, base, slot = self._words, self._base, self._slots[number % NUM_CALLS]
+        note[_BEGUN] = self._began_waiting_ns = time.monotonic_ns()
+        note[_CALL_ELSEWHERE] = words[base + _ELSEWHERE]
+        # Without a number while the rest is written, so that who reads it meanwhile finds out.
+        words[slot.start] = 0
+        words[slot] = note
+        words[slot.start] = number
+        words[base + _NUMBER] = number
         self.inside = True
         return number
 
@@ -390,13 +389,16 @@ class RankLedger:
         """Note the size that a search tries now; 0: the search is over."""
         self._words[self._base + _BATCH_SIZE] = size
 
-    def _new_note(self, operation: str, given: str, file: str, line: int) -> tuple[int, int, int, int]:
+    def _new_note(self, operation: str, given: str, file: str, line: int, *, compared: bool) -> array[int]:
         """What the words of such a call hold."""
         digest = blake2b(f"{_CARRIED_OUT_BY.get(operation, operation)}\0{given}".encode(), digest_size=8).digest()
         with self._new_text:
             self._make_room()
-            note = int.from_bytes(digest) | 1, self._kept(operation), self._kept(given), self._placed(file, line)
-            self._notes[operation, given, file, line] = note
+            note = array("Q", bytes(_CALL_WORDS * _WORD))
+            note[_SIGNATURE] = int.from_bytes(digest) | 1 if compared else 0
+            note[_OPERATION], note[_GIVEN] = self._kept(operation), self._kept(given)
+            note[_PLACE] = self._placed(file, line)
+            self._notes[operation, given, file, line, compared] = note
         return note
 
     def _make_room(self) -> None:
