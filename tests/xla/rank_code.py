@@ -132,6 +132,19 @@ def place_of(tensor: Any) -> bool:  # noqa: ANN401  a CPU tensor
     return False
 
 
+def gives_tensors() -> dict[str, Any]:
+    import torch
+
+    from accel_nb import Accelerator
+
+    tensor = torch.arange(6.0, device=Accelerator().device).reshape(2, 3)
+    weight = torch.nn.Parameter(tensor + 1)
+    optimizer = torch.optim.Adam([weight])
+    (weight * 2).sum().backward()
+    optimizer.step()
+    return {"tensors": [tensor, tensor], "weight": weight, "state": optimizer.state_dict()}
+
+
 def shows_bars() -> str:
     from tqdm.notebook import tqdm
 

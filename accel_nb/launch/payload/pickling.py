@@ -138,6 +138,17 @@ class CellPickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped upstrea
         reduced = self._reduce_array(plain)
         return plain.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduced is NotImplemented else reduced
 
+    def _reduce_tensor(self, tensor: torch.Tensor) -> Reduction:
+        """One without a storage that `_reduce_storage` could copy, as XLA's: its values. torch would bring it back onto
+        its device, which the reader need not have.
+        """
+        if tensor.device.type != "xla":
+            return NotImplemented
+        require_room(tensor.nbytes)
+        self.moved_to_cpu = True
+        on_cpu = tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+        return on_cpu.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
     def _reduce_typed_storage(self, storage: torch.storage.TypedStorage) -> Reduction:
         return typed_storage, (storage._untyped_storage, storage.dtype)  # noqa: SLF001  its public twin warns of deprecation
 
@@ -213,6 +224,7 @@ def _reducers_of_loaded_libraries() -> dict[type, str]:
         reducers[numpy.ndarray] = "_reduce_array"
         reducers[numpy.memmap] = "_reduce_memmap"
     if torch is not None:
+        reducers[torch.Tensor] = "_reduce_tensor"
         reducers[torch.UntypedStorage] = "_reduce_storage"
         reducers[torch.storage.TypedStorage] = "_reduce_typed_storage"
     return reducers

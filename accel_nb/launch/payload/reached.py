@@ -73,6 +73,8 @@ def weight_bytes(value: object) -> tuple[int, int]:
     if numpy is not None and is_kind(value, numpy.ndarray):
         is_in_a_file = is_kind(value, numpy.memmap) and reopening(value) is not None
         return id(value), 0 if is_in_a_file else int(value.nbytes)
+    if torch is not None and is_kind(value, torch.Tensor) and value.device.type == "xla":
+        return id(value), tensor_bytes(value)[1]  # it has no storage
     if torch is not None and is_kind(value, torch.Tensor) and value.layout is torch.strided:
         storage = value.untyped_storage()
         return storage.data_ptr(), storage.nbytes()
