@@ -177,6 +177,8 @@ class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int
     world_size: int
     local_world_size: int
+    is_local_size_told: bool = True
+    """Otherwise that is at most so many: all ranks, or, by SLURM, those of a machine that has as many as it may."""
     node_rank: int = 0
     """Number of the machine; 0 also where the launcher does not tell it (MPI)."""
 
@@ -210,6 +212,7 @@ def read_rank(variables: Mapping[str, str] | None = None) -> RankEnvironment | N
             local_rank=_number(env, local_rank, int(env[rank])),
             world_size=int(env[size]),
             local_world_size=_number(env, local_size, int(env[size])),
+            is_local_size_told=_is_number(env.get(local_size)) and rank != "SLURM_PROCID",
             node_rank=_number(env, node, 0),
         )
     return None

@@ -117,7 +117,8 @@ def too_many() -> str:
 def test_a_rank_without_a_device_of_its_own_is_told(run_ranks: RunRanks) -> None:
     messages = run_ranks(too_many, 1, cpu=False, local_rank=NUM_GPUS)
 
-    assert f"local rank {NUM_GPUS} has no CUDA device of its own: {NUM_GPUS} visible" in messages[0]
+    told = f"runs {NUM_GPUS + 1} ranks and shows {NUM_GPUS} CUDA devices; each rank needs one of its own"
+    assert told in messages[0]
 
 
 def test_gather_joins_tensors_of_the_cpu_and_the_gpu(run_ranks: RunRanks) -> None:

@@ -5,6 +5,7 @@ The training layer's border to `accel_nb.devices`: everything else asks for a `t
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,13 +20,16 @@ from ...protocol import environment
 from .distributed_type import DistributedType
 
 
-def choose_device(*, cpu: bool, local_rank: int | None, num_local_ranks: int = 1, named: str = "") -> torch.device:
+def choose_device(
+    *, cpu: bool, local_rank: int | None, num_local_ranks: int = 1, is_counted: bool = False, named: str = ""
+) -> torch.device:
     """The device of the rank `local_rank` of this machine (None: no launcher started this process), made current.
 
     `named` by ``ACCELERATE_TORCH_DEVICE``: that one; without a number, the rank's of that kind. Otherwise one of the
     kind that our launcher planned, or else of the most preferred kind that is here. With `cpu`, accelerators are not
-    even looked at. Raises TrainingError for one that is not there, and when the machine shows fewer devices than it
-    runs ranks.
+    even looked at. `is_counted`: there are no fewer than `num_local_ranks` here. Raises TrainingError for a device that
+    is not there, and when the machine shows fewer devices than it runs ranks: on each of them, since those that have
+    one would wait for the others.
     """
     wanted = _device_named(named) if named else None
     if cpu:
@@ -42,10 +46,12 @@ def choose_device(*, cpu: bool, local_rank: int | None, num_local_ranks: int = 1
     if wanted is not None and ":" in named:
         kind.make_current(wanted)
         return wanted
-    if local_rank is not None and local_rank >= num_devices:
+    num_here = 0 if local_rank is None else max(local_rank + 1, num_local_ranks if is_counted else 1)
+    if num_here > num_devices:
         raise TrainingError(
-            f"local rank {local_rank} has no {_label(kind)} device of its own: {num_devices} visible. "
-            "Start at most one rank per device, or compute on the CPU with Accelerator(cpu=True)."
+            f"{socket.gethostname()} runs {num_here} ranks and shows {num_devices} {_label(kind)} devices; each rank "
+            f"needs one of its own: start at most {num_devices} there, or compute on the CPU with "
+            "Accelerator(cpu=True)."
         )
     return kind.bind(local_rank, num_local_ranks)
 

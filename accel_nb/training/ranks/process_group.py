@@ -69,6 +69,7 @@ def join(*, cpu: bool, settings: GroupSettings) -> RankFacts:
         cpu=cpu or environment.cpu_requested(),
         local_rank=None if started is None else started.local_rank,
         num_local_ranks=1 if started is None else started.local_world_size,
+        is_counted=started is not None and started.is_local_size_told,
         named=environment.torch_device(),
     )
     if is_open():
