@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def gathers_on_rank_0_while_1_computes(seconds: float) -> None:
@@ -175,6 +177,15 @@ def _deaf() -> None:
     """Native code that holds the interpreter, and looks at no signal."""
     for _ in itertools.repeat(None, 1):
         sum(itertools.repeat(1))
+
+
+def an_exit_handler_waits(go_on: str) -> str:
+    @atexit.register
+    def wait() -> None:
+        while not Path(go_on).exists():
+            time.sleep(0.05)  # on the way out
+
+    return "done"
 
 
 def holds_the_interpreter() -> None:

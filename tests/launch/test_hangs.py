@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from accel_nb.launch.run import Run
-from accel_nb.protocol.events import Stalled, StallEnded, StepTimes, Straggler
+from accel_nb.protocol.events import Notice, Stalled, StallEnded, StepTimes, Straggler
 from accel_nb.protocol.plan import Timeouts
 from accel_nb.protocol.wire import event_from_line
 from tests.launch import hang_code
@@ -166,6 +166,28 @@ def test_k02_a_wait_for_a_message_says_whose() -> None:
     first, *_ = told(launched, "waits in")
     line = line_of("# the message")
     assert first.startswith(f"rank 0 waits in torch.distributed.recv from rank 1 (hang_code.py, line {line}) for ")
+
+
+def test_what_keeps_a_rank_that_has_returned_is_told_with_its_line(runs: list[Run], tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+    run = start(hang_code.an_exit_handler_waits, str(go_on))
+    runs.append(run)
+    line = line_of("# on the way out")
+
+    wait_until(lambda: len(lingering(run)) == 2, 60, lambda: str(run.state))
+
+    go_on.touch()
+    assert run.wait(60)
+    assert list(run.result()) == ["done"] * 2
+    assert sorted(lingering(run)) == [
+        f"rank {rank} has returned, but its process goes on: its exit handler is at hang_code.py, line {line} "
+        "(`time.sleep(0.05)  # on the way out`)."
+        for rank in range(2)
+    ]
+
+
+def lingering(run: Run) -> list[str]:
+    return [event.text for event in recorded(run, Notice) if "its process goes on" in event.text]
 
 
 def test_k13_all_ranks_in_their_first_operation() -> None:

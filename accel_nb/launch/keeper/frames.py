@@ -17,6 +17,8 @@ in a forked worker, to the rank.
 """
 _WAITS_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 """The innermost frame of a thread that waits for another one."""
+_ENDS, _RANKS_FILE = "_leave", "/accel_nb/launch/rank/main.py"
+"""The function that ends a rank's process. What is below it belongs, in a forked one, to whoever forked it."""
 _FETCHES = ("/torch/utils/data/_utils/fetch.py",)
 """The file in which a DataLoader's worker calls the dataset."""
 
@@ -75,6 +77,13 @@ def own_frame(frames: list[Frame]) -> Frame | None:
     own = [frame for frame in frames if is_own_file(frame.file)]
     cells = [frame for frame in own if frame.file.startswith("<Cell")]
     return next(iter(cells or own), None)
+
+
+def exit_frame(stacks: str) -> Frame | None:
+    """Where code of the user's is that runs while the process of a rank ends: what was registered with atexit."""
+    frames = main_thread(stacks)
+    ends = (index for index, one in enumerate(frames) if one.function == _ENDS and one.file.endswith(_RANKS_FILE))
+    return own_frame(frames[: next(ends, 0)])
 
 
 def busy_frame(stacks: str) -> Frame | None:

@@ -56,11 +56,9 @@ from .run_store import RunStore
 from .run_watch import RunWatch
 from .searches import SearchWatch
 from .stacks import StackDesk
-from .stopping import KILLED_ENDS_S, Escalation, in_context
+from .stopping import Ending
 from .telling import tell_ranks, tell_stacks
 
-SETTLE_S = 0.5
-"""After the first failure the other ranks get this long to report theirs: one cause, or the same error everywhere."""
 LEFTOVER_GRACE_S = 0.5
 """What a successful run leaves behind gets SIGTERM and this long."""
 
@@ -85,13 +83,12 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._events = EventStream(channel)
         self._order: RunOrder | None = None
-        self._escalation: Escalation | None = None
+        self._ending = Ending()
         self._stacks = StackDesk()
         self._run_watch: RunWatch | None = None
         self._searches = SearchWatch(len(ranks))
         self._started_s = time.monotonic()
-        self._settle_until: float | None = None
-        self._ended = self._released = self._stopped_by_user = False
+        self._ended = self._released = False
         self._held: set[int] = set()
         """Pids that SIGKILL does not end."""
         self._oom_kills = processes.oom_kills()
@@ -197,7 +194,7 @@ class Keeper:
                 rank.add_to_log(event.failure.traceback)
                 return
             case RankFailed():
-                event = replace(event, failure=in_context(event.failure, self._escalation))
+                event = replace(event, failure=self._ending.in_context(event.failure))
                 self._events.add_all(rank.fail(event, time.monotonic() + PARTIAL_LINE_S))
                 self._settle(event.failure)
         self._events.add(event)
@@ -215,9 +212,8 @@ class Keeper:
         self._events.add_all(rank.flush_partial(time.monotonic() + PARTIAL_LINE_S * 4))
         silent, exited = rank.reap(oom_killed=processes.oom_kills() > self._oom_kills)
         if silent is not None:
-            is_stop = self._escalation is not None
-            stopped = replace(in_context(silent, self._escalation), kind="stopped")
-            failure = stopped if is_stop else self._searches.rank_died(silent)
+            stopped = replace(self._ending.in_context(silent), kind="stopped")
+            failure = stopped if self._ending.is_stopping else self._searches.rank_died(silent)
             self._settle(failure)
             self._fail(rank, failure)
         self._events.add(exited)
@@ -229,8 +225,8 @@ class Keeper:
 
     def _settle(self, failure: RankFailure) -> None:
         """A rank failed: let the others report, then stop them."""
-        if self._settle_until is None and self._escalation is None:
-            self._settle_until = time.monotonic() + SETTLE_S * (2 if failure.consequence else 1)
+        if self._ending.settle(failure, time.monotonic()) and self._run_watch is not None:
+            self._run_watch.tell_notes()
 
     # ---- the clock
 
@@ -238,23 +234,21 @@ class Keeper:
         for rank in self._ranks:
             self._events.add_all(rank.flush_partial(now))
             rank.channel.flush()
-            self._events.add_all(rank.lingering(now))
+            if self._run_watch is not None and rank.lingers(now):
+                self._run_watch.tell_lingering(rank)
         processes.reap_orphans(spare={rank.pid for rank in self._ranks})
         if self._order is None or self._ended:
             self._events.send_due(now)
             return
         self._check_start(self._order, now)
-        if self._settle_until is not None and now >= self._settle_until:
-            self._settle_until = None
+        if self._ending.is_settled(now):
             self._stop("failure", self._order.plan.timeouts.stop_grace_s)
-        if self._run_watch is not None and self._settle_until is None and self._escalation is None:
+        if self._run_watch is not None and not self._ending.has_begun:
             self._run_watch.look(now)
-        if self._escalation is None and self._searches.is_overdue(now):
+        if not self._ending.is_stopping and self._searches.is_overdue(now):
             self._stop("failure", 0.0)
-        if self._escalation is not None:
-            self._escalation.act(now, self._ranks)
-            if now >= self._escalation.killed_s + KILLED_ENDS_S:
-                self._go_on_without_held_ranks()
+        if self._ending.act(now, self._ranks):
+            self._go_on_without_held_ranks()
         self._stacks.act(now)
         if all(rank.gone for rank in self._ranks):
             self._finish(self._order)
@@ -262,7 +256,7 @@ class Keeper:
 
     def _check_start(self, order: RunOrder, now: float) -> None:
         late = [rank for rank in self._ranks if not rank.started and not rank.gone]
-        if not late or now < self._started_s + order.plan.timeouts.start_s or self._escalation is not None:
+        if not late or now < self._started_s + order.plan.timeouts.start_s or self._ending.is_stopping:
             return
         for rank in late:
             self._fail(rank, rank.lateness(order.plan.timeouts.start_s))
@@ -278,18 +272,14 @@ class Keeper:
         for rank in self._ranks:
             if rank.outcome is None:
                 self._read_events(rank)
-        self._stopped_by_user = self._stopped_by_user or by != "failure"
         if by == "failure":
             self._explain_lost_peers()
         self._events.add(StopRequested(by=by))
-        if self._escalation is None:
-            self._escalation = Escalation(time.monotonic(), grace_s)
-        else:
-            self._escalation.hurry(time.monotonic(), grace_s)
+        self._ending.stop(by, grace_s, time.monotonic())
 
     def _end_with(self, failures: Sequence[RankFailure]) -> None:
         """Ranks wait for ever, as nobody but the watch can tell."""
-        if self._order is None or self._settle_until is not None or self._escalation is not None:
+        if self._order is None or self._ending.has_begun:
             return
         for failure in failures:
             self._fail(self._by_number[failure.rank], failure)
@@ -305,7 +295,7 @@ class Keeper:
             rank.gone = True
             self._tell_held(f"rank {rank.rank}", rank.pid)
             if rank.outcome is None:
-                self._fail(rank, in_context(rank.silence(processes.held_text(rank.pid)), self._escalation))
+                self._fail(rank, self._ending.in_context(rank.silence(processes.held_text(rank.pid))))
 
     def _tell_held(self, who: str, pid: int) -> None:
         self._held.add(pid)
@@ -313,7 +303,7 @@ class Keeper:
 
     def _finish(self, order: RunOrder) -> None:
         """Every rank is gone: end what they left, say how it ended."""
-        if self._escalation is None:
+        if not self._ending.is_stopping:
             self._explain_lost_peers()
         good = all(isinstance(rank.outcome, RankFinished) for rank in self._ranks)
         leftovers = processes.end_children(spare=self._held, gentle_s=LEFTOVER_GRACE_S if good else 0.0)
@@ -324,7 +314,7 @@ class Keeper:
         if order.port_given and self._store is not None:
             # Another run may ask for it at once.
             self._store.close()
-        is_over = good or self._stopped_by_user or bool(self._held)
+        is_over = good or self._ending.by_user or bool(self._held)
         again = None if is_over else self._searches.restart_after(order.attempt, order.plan.max_restarts)
         if self._run_watch is not None:
             self._run_watch.close()
@@ -337,14 +327,10 @@ class Keeper:
         due: list[float] = [self._events.due_in_s(now)]
         if self._channel.wants_to_write or any(rank.channel.wants_to_write for rank in self._ranks):
             due.append(0.02)
-        if self._settle_until is not None:
-            due.append(self._settle_until - now)
-        if self._escalation is not None and not self._ended:
-            due.append(self._escalation.next_s - now)
         if self._stacks.busy:
             due.append(0.05)
         if self._order is not None and not self._ended:
-            due.append(PARTIAL_LINE_S)
+            due += [PARTIAL_LINE_S, self._ending.next_s - now]
         return max(0.0, min(due)) if min(due) < float("inf") else None
 
     # ---- ends

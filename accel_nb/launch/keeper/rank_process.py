@@ -180,15 +180,12 @@ class RankProcess:
         )
         return failure, exited
 
-    def lingering(self, now: float) -> list[RunEvent]:
-        """A rank that has returned and does not end holds the run open: said once."""
+    def lingers(self, now: float) -> bool:
+        """Whether it has returned and does not end, which holds the run open; true once."""
         if self.gone or self.reported_s is None or now < self.reported_s + LINGERS_S:
-            return []
+            return False
         self.reported_s = None
-        text = (
-            f"rank {self.rank} has returned, but its process goes on: a thread that is no daemon, or an exit handler."
-        )
-        return [Notice(text=text)]
+        return True
 
     def silence(self, message: str) -> RankFailure:
         """What is known of a rank that has reported nothing and is given up."""

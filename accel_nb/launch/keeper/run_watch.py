@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ...protocol.commands import DescribeRanks, FailRanks, PartCommand, PullNotes, TakeUp
-from ...protocol.events import Whereabouts
+from ...protocol.events import Notice, Whereabouts
 from ...protocol.failure import RankFailure
 from ...protocol.ledger import ENDED, RETURNED, LedgerPage, RankNotes
 from ...protocol.plan import LaunchPlan
@@ -27,7 +27,7 @@ from .stacks import NO_STACKS, RankStacks, StackDesk
 from .telling import tell_opened_group
 from .usage import watch_usage
 from .wait_watch import LOOK_EVERY_S, EndWith, Tell, WaitWatch
-from .whereabouts import whereabouts
+from .whereabouts import what_lingers, whereabouts
 
 OnPlaces = Callable[[Sequence[RankNotes], Sequence[Whereabouts]], None]
 
@@ -104,6 +104,7 @@ class RunWatch:
         """The failures of ranks that lost a peer which had returned, with that as their cause; see `dead_ends`."""
         if not self._page.is_whole:
             # The kernel, which knows of all ranks, explains it.
+            self.tell_notes()
             return []
         failures = [failure for rank in self._ranks if (failure := rank.failure) is not None]
         return lost_peer_failures(failures, self.notes())
@@ -121,11 +122,27 @@ class RunWatch:
                 for event in command.events:
                     self._tell(event)
 
+    def tell_notes(self) -> None:
+        """What is new in them, at once, to the kernel that looks after the waits of all ranks, if one does: a rank has
+        failed, or all have ended.
+        """
+        if not self._page.is_whole:
+            self._report.tell_now(self.notes())
+
+    def tell_lingering(self, rank: RankProcess) -> None:
+        """`rank` has returned and does not end: say so, and what keeps it, within about two seconds."""
+
+        def tell(stacks: dict[int, RankStacks]) -> None:
+            if not rank.gone:
+                what = what_lingers(stacks.get(rank.rank, NO_STACKS), self._cells)
+                self._tell(Notice(text=f"rank {rank.rank} has returned, but its process goes on: {what}."))
+
+        self._desk.ask(self._ranks, tell)
+
     def close(self) -> None:
         """All ranks have ended: what the kernel is to know of their notes."""
         tell_opened_group(self._page, self._send)
-        if not self._page.is_whole:
-            self._report.tell_last(self.notes())
+        self.tell_notes()
 
     def _end(self, failures: Sequence[RankFailure]) -> None:
         # A rank may have said more about it by itself.

@@ -1,4 +1,4 @@
-"""Ending ranks by degrees: SIGINT, SIGTERM, SIGKILL."""
+"""Ending ranks by degrees: once one has failed the others may report, then SIGINT, SIGTERM, SIGKILL."""
 
 from __future__ import annotations
 
@@ -10,11 +10,75 @@ from msgspec.structs import replace
 from ...protocol.failure import RankFailure
 from .rank_process import RankProcess
 
+SETTLE_S = 0.5
+"""After the first failure the other ranks get this long to report theirs: one cause, or the same error everywhere."""
 TERM_TO_KILL_S = 1.0
 KILLED_ENDS_S = 8.0
 """A process ends within milliseconds of SIGKILL, or within seconds where it has much memory to give back. One that the
 system itself holds (uninterruptible sleep in a driver or a network file system) does not: the run ends without it.
 """
+
+
+class Ending:
+    """Of one attempt. Decides from what it is told; the keeper acts."""
+
+    def __init__(self) -> None:
+        self.by_user = False
+        """Somebody has asked for it."""
+        self._settle_until_s: float | None = None
+        self._escalation: Escalation | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Ranks are signalled."""
+        return self._escalation is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """A rank has failed, or ranks are signalled."""
+        return self._settle_until_s is not None or self.is_stopping
+
+    @property
+    def next_s(self) -> float:
+        """When to look again; infinity when nothing is due."""
+        until_s = float("inf") if self._settle_until_s is None else self._settle_until_s
+        return until_s if self._escalation is None else min(until_s, self._escalation.next_s)
+
+    def settle(self, failure: RankFailure, now: float) -> bool:
+        """A rank has failed; whether that begins the end."""
+        if self.has_begun:
+            return False
+        self._settle_until_s = now + SETTLE_S * (2 if failure.consequence else 1)
+        return True
+
+    def is_settled(self, now: float) -> bool:
+        """Whether the others have had their time to report; true once."""
+        if self._settle_until_s is None or now < self._settle_until_s:
+            return False
+        self._settle_until_s = None
+        return True
+
+    def stop(self, by: str, grace_s: float, now: float) -> None:
+        """Signal the ranks from now on, or sooner than before. `by`: as in `StopRequested`."""
+        self.by_user = self.by_user or by != "failure"
+        if self._escalation is None:
+            self._escalation = Escalation(now, grace_s)
+        else:
+            self._escalation.hurry(now, grace_s)
+
+    def act(self, now: float, ranks: Sequence[RankProcess]) -> bool:
+        """Send what is due. Whether ranks that are still there now will not end at all."""
+        if self._escalation is None:
+            return False
+        self._escalation.act(now, ranks)
+        return now >= self._escalation.killed_s + KILLED_ENDS_S
+
+    def in_context(self, failure: RankFailure) -> RankFailure:
+        """Once the ranks are being stopped, a KeyboardInterrupt or a later failure follows from the stop."""
+        if self._escalation is None:
+            return failure
+        kind = "stopped" if failure.type_name in ("", "KeyboardInterrupt") else failure.kind
+        return replace(failure, kind=kind, consequence=True)
 
 
 class Escalation:
@@ -53,11 +117,3 @@ class Escalation:
                 self.killed_s = min(self.killed_s, now)
             for rank in ranks:
                 rank.send_signal(number, group=number != signal.SIGINT)
-
-
-def in_context(failure: RankFailure, escalation: Escalation | None) -> RankFailure:
-    """Once the ranks are being stopped, a KeyboardInterrupt or a later failure follows from the stop."""
-    if escalation is None:
-        return failure
-    kind = "stopped" if failure.type_name in ("", "KeyboardInterrupt") else failure.kind
-    return replace(failure, kind=kind, consequence=True)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ...protocol.events import Whereabouts
 from ...protocol.ledger import ENDED, FAILED, RETURNED, RankNotes
 from ..failures import is_own_file, rank_ranges, readable_stack
-from .frames import Frame, awaited_threads, busy_frame, main_thread, own_frame
+from .frames import Frame, awaited_threads, busy_frame, exit_frame, main_thread, own_frame
 from .hang_watch import number_in_group, open_call
 from .stacks import RankStacks
 
@@ -37,7 +37,8 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
         details=_elsewhere(notes) or _awaited(stacks, cells),
     )
     if notes.life in (RETURNED, ENDED, FAILED):
-        return replace(known, state="failed" if notes.life == FAILED else "returned")
+        details = (*known.details, *_leaving(stacks, cells))
+        return replace(known, state="failed" if notes.life == FAILED else "returned", details=details)
     frames = main_thread(stacks.own)
     frame = own_frame(frames) or next(iter(frames), None)
     reads = notes.activity == NEXT_BATCH or any(each.file.endswith(_LOADER_FILE) for each in frames)
@@ -52,6 +53,12 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
         return _at(replace(waiting, state="waits", details=(*known.details, *details)), noted, cells)
     details = _reading(frame, stacks, frame, cells) if reads else ()
     return _at(replace(known, details=(*known.details, *details)), frame, cells)
+
+
+def what_lingers(stacks: RankStacks, cells: Cells) -> str:
+    """What keeps the process of a rank that has returned."""
+    found = _leaving(stacks, cells) or _awaited(stacks, cells)
+    return ", ".join(found) or "a thread that is no daemon, or an exit handler"
 
 
 def sentence(ranks: Sequence[Whereabouts]) -> str:
@@ -100,6 +107,12 @@ def _awaited(stacks: RankStacks, cells: Cells) -> tuple[str, ...]:
     named = [f"another thread is at {_line(frame, cells)}" for frame in frames[:_THREADS_NAMED]]
     more = len(frames) - len(named)
     return (*named, f"{more} more threads of yours are there") if more else tuple(named)
+
+
+def _leaving(stacks: RankStacks, cells: Cells) -> tuple[str, ...]:
+    """Where what was registered with atexit is."""
+    frame = exit_frame(stacks.own)
+    return () if frame is None else (f"its exit handler is at {_line(frame, cells)}",)
 
 
 def _inside(noted: Frame | None, frame: Frame | None, cells: Cells) -> tuple[str, ...]:

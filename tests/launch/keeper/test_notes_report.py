@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from accel_nb.launch.keeper.notes_report import EVERY_S, NotesReport
 from accel_nb.protocol.commands import GroupOpened, RanksDescribed, RanksNoted
+from accel_nb.protocol.ledger import RETURNED
 from tests.launch.keeper.noted import notes
 
 Said = list[GroupOpened | RanksDescribed | RanksNoted]
@@ -40,10 +41,22 @@ def test_notes_are_told_no_oftener_than_the_kernel_needs_them() -> None:
     assert told_ranks(said) == [[0], [0]]
 
 
-def test_the_last_notes_are_told_without_being_asked_for() -> None:
+def test_that_a_rank_has_returned_is_told_without_delay() -> None:
+    said: Said = []
+    report = NotesReport(said.append)
+    for at_s, picture in ((0.0, [notes(0), notes(1)]), (0.1, [notes(0), notes(1, life=RETURNED)])):
+        report.ask()
+        report.look(picture, at_s)
+
+    assert told_ranks(said) == [[0, 1], [1]]
+
+
+def test_what_is_new_is_told_without_being_asked_for_when_a_rank_has_failed() -> None:
     said: Said = []
     report = NotesReport(said.append)
 
-    report.tell_last([notes(0), notes(1)])
+    report.tell_now([notes(0), notes(1)])
+    report.tell_now([notes(0), notes(1, num_steps=1)])
+    report.tell_now([notes(0), notes(1, num_steps=1)])
 
-    assert told_ranks(said) == [[0, 1]]
+    assert told_ranks(said) == [[0, 1], [1]]

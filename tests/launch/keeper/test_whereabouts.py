@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from accel_nb.launch.keeper.frames import Frame, busy_frame, main_thread, own_frame
 from accel_nb.launch.keeper.stacks import RankStacks
-from accel_nb.launch.keeper.whereabouts import duration_text, sentence, whereabouts
+from accel_nb.launch.keeper.whereabouts import duration_text, sentence, what_lingers, whereabouts
 from accel_nb.protocol.events import Whereabouts
 from accel_nb.protocol.ledger import FAILED, RETURNED, RankNotes
 from tests.launch.keeper.noted import S, call, doing, notes
@@ -43,6 +43,16 @@ BUSY_WORKER = f"""Current thread 0x00007f2 (most recent call first):
   File "<Cell In[3]>", line 9 in train
 """
 WORKER_IN_LIBRARY = BUSY_WORKER.replace('"<Cell In[2]>", line 4 in __getitem__', f'"{THREADING}", line 3 in decode')
+
+
+LEAVES = """Thread 0x00007f1 (most recent call first):
+  File "<Cell In[3]>", line 9 in watch
+
+Current thread 0x00007f2 (most recent call first):
+  File "<Cell In[3]>", line 12 in at_exit
+  File "/there/accel_nb/launch/rank/main.py", line 222 in _leave
+  File "<Cell In[3]>", line 7 in launches
+"""
 
 
 def at(one: RankNotes, own: str = "", now_s: float = 31, **children: str) -> Whereabouts:
@@ -182,3 +192,16 @@ def test_a_wait_whose_line_was_not_noted_has_that_of_its_stack() -> None:
 
 def test_long_waits_are_told_in_minutes() -> None:
     assert [duration_text(seconds) for seconds in (31.2, 119, 120, 245)] == ["31 s", "119 s", "2 min", "4 min"]
+
+
+def test_what_keeps_a_rank_that_has_returned() -> None:
+    handler = "its exit handler is at Cell In[3], line 12 (`while True: pass`)"
+    waits = LEAVES.replace('"<Cell In[3]>", line 12 in at_exit', f'"{THREADING}", line 1590 in _shutdown')
+    native = LEAVES.replace('  File "<Cell In[3]>", line 12 in at_exit\n', "")
+
+    assert what_lingers(RankStacks(LEAVES, {}), CELLS) == handler
+    assert what_lingers(RankStacks(waits, {}), CELLS) == (
+        "another thread is at Cell In[3], line 9 (`for batch in loader:`)"
+    )
+    assert what_lingers(RankStacks(native, {}), CELLS) == "a thread that is no daemon, or an exit handler"
+    assert sentence([at(notes(1, life=RETURNED), LEAVES)]) == f"rank 1 has returned, {handler}"

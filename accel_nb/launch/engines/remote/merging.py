@@ -24,7 +24,7 @@ from ....protocol.events import (
     Straggler,
 )
 from ....protocol.failure import RankFailure
-from ...keeper.keeper import SETTLE_S
+from ...keeper.stopping import SETTLE_S
 from ..engine import Attempt
 
 

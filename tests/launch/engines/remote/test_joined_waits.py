@@ -59,6 +59,19 @@ def returns_early_on_one() -> None:
         dist.all_reduce(torch.ones(1))  # in turn
 
 
+def returns_on_two_while_three_computes() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if os.environ["RANK"] == "2":
+        return
+    while os.environ["RANK"] == "3":
+        time.sleep(0.05)
+    dist.all_reduce(torch.ones(1))
+
+
 def trains(enough: str) -> None:
     import torch
     import torch.distributed as dist
@@ -117,6 +130,15 @@ def test_k02_a_rank_that_has_returned_elsewhere_is_the_cause(loopback: Install) 
     assert launched.failure.rank == 0
     assert "rank 1 has returned" in str(launched.failure)
     assert f"{THIS}, line {line_of('# in turn')}" in launched.failure.cause.location
+
+
+def test_k02_a_rank_that_has_just_returned_is_the_cause_though_others_of_its_keeper_go_on(loopback: Install) -> None:
+    """Its keeper, which stays, tells what its ranks have noted without waiting for its turn."""
+    loopback((0,), (1, 2, 3))
+
+    launched = launch(returns_on_two_while_three_computes, backend="loopback", num_processes=4)
+
+    assert "rank 2 has returned" in str(launched.failure)
 
 
 def test_steps_of_ranks_of_several_keepers_are_measured(loopback: Install, tmp_path: Path) -> None:
