@@ -6,6 +6,7 @@ import time
 
 from tests.browser.conftest import Opener, Screenshot
 from tests.browser.lab import NotebookPage
+from tests.browser.panel import Panel
 
 TRAIN = """
 from accel_nb import Accelerator, notebook_launcher
@@ -24,6 +25,17 @@ def train(seconds):
     return accelerator.process_index
 """
 LAUNCH = "result = notebook_launcher(train, ({},), num_processes=2, device='cpu')"
+DEAF = """
+from accel_nb import Timeouts, notebook_launcher
+
+def deaf():
+    import signal, time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("does not hear", flush=True)
+    time.sleep(600)
+"""
+DEAF_LAUNCH = "notebook_launcher(deaf, num_processes=2, device='cpu', timeouts=Timeouts(stop_grace_s=600))"
+"""Asked to end, it goes on until the test has failed."""
 STOPPED_WITHIN_S = 5.0
 """Between the press and the end of the cell's code."""
 
@@ -72,6 +84,28 @@ def test_u08_rows_move_while_the_cell_blocks_and_stop_ends_the_run(
     workbench.use_theme("JupyterLab Light")  # the server would keep it
     told = workbench.run(f"print('took', ended_s - {pressed_s})").locator(".jp-OutputArea-output").inner_text()
     assert 0 < float(told.split()[-1]) < STOPPED_WITHIN_S
+
+
+def test_u08_stop_now_in_the_cell_ends_ranks_that_do_not_obey_the_stop_of_the_panel(
+    open_notebook: Opener, screenshot: Screenshot
+) -> None:
+    notebook = open_notebook(["%load_ext accel_nb", DEAF, DEAF_LAUNCH])
+    for index in range(2):
+        notebook.run_cell(index)
+        notebook.wait_for_cell(index)
+    notebook.run_cell(2)
+    panel = Panel(notebook)
+    notebook.page.locator(".jp-CodeCell .accel-run").get_by_text("does not hear").first.wait_for()
+
+    panel.button("Stop deaf").click()
+    stop_now = notebook.page.locator(".jp-CodeCell .accel-stop", has_text="Stop now")
+    stop_now.wait_for()
+    screenshot(notebook, "stopping")
+    stop_now.click()
+    notebook.wait_for_cell(2)
+
+    notebook.page.locator(".jp-CodeCell").get_by_text("■ deaf stopped").first.wait_for()
+    screenshot(notebook, "stopped")
 
 
 def test_u07_what_stays_is_shown_again_without_a_kernel(open_notebook: Opener, screenshot: Screenshot) -> None:
