@@ -24,6 +24,7 @@ from ..output.event_ring import EventRing
 from ..output.rank_output import RankOutput
 from ..payload.packing import pack, pack_value, unpack
 from ..rank import surroundings
+from ..rank.main import text_stream
 from .orders import rank_order
 
 _NUM_VARIABLES = 60
@@ -63,9 +64,10 @@ def prepare() -> Props:
 
 
 def rank_rehearsal() -> Iterator[None]:
-    """Read an order, load and call a function, pack its value, report, form a group: one of these per step.
+    """Read an order, load and call a function, pack its value, report, write, form a group: one of these per step.
 
-    Each step leaves the process as it was, so that an order that comes may break the rehearsal off.
+    Each step leaves the process as it was but for generators, which an order seeds anew: an order that comes may break
+    the rehearsal off.
     """
     props = prepare()
     (order,) = FrameReader[RankOrder](RankOrder).feed(props.order)
@@ -80,6 +82,9 @@ def rank_rehearsal() -> Iterator[None]:
     frame(LogLines(rank=0, text=""))
     yield
     surroundings.set_thread_pools(1)
+    surroundings.reseed()
+    print("a line", file=text_stream(fd := os.open(os.devnull, os.O_WRONLY)))
+    os.close(fd)
     if "torch" in sys.modules:
         yield
         _rehearse_group()

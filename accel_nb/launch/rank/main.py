@@ -69,8 +69,9 @@ def wait_for_order(
             case StoreAddress():
                 SHIM.connect(message.host, message.port)
             case GetReady():
-                # What is left of the rehearsal would close the group that is opened here.
-                meanwhile = iter(())
+                # First, as nobody waits: what is left of it would close the group that is opened here.
+                for _ in meanwhile:
+                    pass
                 get_ready(message)
                 send_with_fds(sock, frame(RankReady()))
             case Confirm():
@@ -128,10 +129,15 @@ def _open_stdio() -> None:
     """Text streams on the keeper's pipe: a whole line is one write, so that lines of threads do not mix."""
     sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  lives as long as the process
     for fd, name in ((1, "stdout"), (2, "stderr")):
-        raw = os.fdopen(fd, "wb", buffering=io.DEFAULT_BUFFER_SIZE, closefd=False)
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        stream = text_stream(fd)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def text_stream(fd: int) -> io.TextIOWrapper:
+    """As user code gets them. Leaves `fd` open."""
+    raw = os.fdopen(fd, "wb", buffering=io.DEFAULT_BUFFER_SIZE, closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _call(order: RankOrder, payload_fd: int, reporter: Reporter, newest_module: str) -> int:

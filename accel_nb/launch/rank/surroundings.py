@@ -99,7 +99,7 @@ def take_over(surroundings: Surroundings, *, cpu_threads: int) -> None:
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     set_thread_pools(cpu_threads)
-    _reseed()
+    reseed()
 
 
 def set_thread_pools(num_threads: int) -> None:
@@ -147,7 +147,7 @@ def _loaded_pools() -> dict[str, tuple[str, ...]]:
     return found if len(llvm) <= 1 else {path: names for path, names in found.items() if path not in llvm}
 
 
-def _reseed() -> None:
+def reseed() -> None:
     """Give NumPy's and torch's global generators fresh entropy, as in a new interpreter: a fork copies their state.
 
     Python's own does so by itself; those of accelerators are made only after the fork.
