@@ -221,10 +221,11 @@ FAKE_LIBRARY = {
         "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
         "    losses = []\n"
-        "    for (batch,) in loader:\n"
+        "    for step, (batch,) in enumerate(loader):\n"
         "        optimizer.zero_grad()\n"
         "        loss = (model(batch) - 1).square().mean()\n"
-        "        accelerator.backward(loss); optimizer.step()\n"
+        "        if on_chips and step % 2: accelerator.backward(loss / 4, retain_graph=True)\n"
+        "        accelerator.backward(loss * (0.75 if on_chips and step % 2 else 1.0)); optimizer.step()\n"
         "        losses.append(accelerator.reduce(loss.detach(), reduction='mean').item())\n"
         "    counts = ()\n"
         "    if on_chips:\n"
@@ -239,7 +240,9 @@ FAKE_LIBRARY = {
 
 
 def test_ranks_on_several_chips_train_one_model(tmp_path: Path) -> None:
-    """A stand-in with torch_xla's interface, whose reductions gloo does. No TPU has run this."""
+    """A stand-in with torch_xla's interface, whose reductions gloo does. No TPU has run this. Every other step has two
+    backwards: what the first one has averaged is the same on all ranks, and stays so when it is averaged again.
+    """
     for name, text in FAKE_LIBRARY.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -258,4 +261,4 @@ def test_ranks_on_several_chips_train_one_model(tmp_path: Path) -> None:
     on_chips, on_cpu = msgspec.json.decode([line for line in done.stdout.splitlines() if line.startswith("[")][-1])
     losses = [losses for losses, *_ in on_cpu]
     assert [one[0] for one in on_chips] == [pytest.approx(expected, abs=1e-6) for expected in losses]
-    assert [one[1:] for one in on_chips] == [["XLA", "Linear", [4, True]]] * 2
+    assert [one[1:] for one in on_chips] == [["XLA", "Linear", [6, True]]] * 2
