@@ -266,6 +266,17 @@ it("leaves a run as it is shown when its stacks are asked for", async () => {
   expect(scrolled).toHaveBeenCalledOnce();
 });
 
+it("names the cell of a run once", async () => {
+  const cell = run({ run_id: "run-2", function_name: "Cell In[3]", status: "finished", duration_s: 5 });
+  await panelOf(readyKernel({ runs: [run({ status: "finished", duration_s: 5 }), cell] }));
+
+  const told = [...page.querySelectorAll(".accel-panel-run-title")].map((title) => title.textContent);
+  expect(told[0]).toContain("Cell In[3]");
+  expect(told[0]?.match(/In\[3\]/g)).toHaveLength(1);
+  expect(told[1]).toContain("train");
+  expect(told[1]).toContain("· In[3]");
+});
+
 it("gives each run its buttons", async () => {
   const { executed } = await panelOf(readyKernel({ runs: [run()] }));
 
@@ -332,6 +343,25 @@ it("follows the notebook in front", async () => {
 
   expect(other.types()[0]).toBe("hello");
   expect(page.textContent).toContain("None yet in this kernel");
+});
+
+it("leaves a section folded while the kernel is restarted, and for the next notebook", async () => {
+  const kernel = readyKernel();
+  const { model, draw } = await panelOf(kernel);
+  const hardware = () => page.querySelector<HTMLDetailsElement>("details.accel-panel-section");
+  await act(async () => {
+    hardware()?.querySelector("summary")?.click();
+    await vi.advanceTimersByTimeAsync(10);
+  });
+  expect(hardware()?.open).toBe(false);
+
+  kernel.become("restarting");
+  expect(hardware()).toBeNull();
+  model.follow(new StandInNotebook(new KernelTalk(readyKernel(), () => undefined)));
+  await vi.advanceTimersByTimeAsync(10);
+  draw();
+
+  expect(hardware()?.open).toBe(false);
 });
 
 it("shows a run again that nobody has closed when its notebook is back in front", async () => {

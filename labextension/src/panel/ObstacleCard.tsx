@@ -34,5 +34,9 @@ export function ObstacleCard({ obstacle }: { obstacle: Obstacle }) {
 }
 
 export function CodeLine({ code }: { code: string }) {
-  return <code class="accel-panel-code">{code}</code>;
+  return (
+    <code class="accel-panel-code">
+      {code.split(" ").map((word, place) => [place > 0 && " ", <span key={place}>{word}</span>])}
+    </code>
+  );
 }

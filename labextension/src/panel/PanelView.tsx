@@ -1,5 +1,6 @@
 /** All of the panel. */
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, createContext } from "preact";
+import { useContext, useState } from "preact/hooks";
 import { type PanelActions, PanelContext } from "./actions";
 import { ChoiceForm } from "./ChoiceForm";
 import { HardwareCards } from "./HardwareCards";
@@ -15,13 +16,24 @@ interface PanelViewProps {
   actions: PanelActions;
 }
 
+/** Sections that the person has folded stay so while there is nothing to show, and for the next notebook. */
+const Folded = createContext({ names: new Set<string>(), fold(_name: string, _isFolded: boolean) {} });
+
 export function PanelView({ shown, actions }: PanelViewProps) {
   const inTheWay = obstacle(shown.notebook, shown.heard);
+  const [names, setNames] = useState(new Set<string>());
+  const fold = (name: string, isFolded: boolean) =>
+    setNames((before) => {
+      const others = [...before].filter((one) => one !== name);
+      return before.has(name) === isFolded ? before : new Set(isFolded ? [...others, name] : others);
+    });
   return (
     <PanelContext.Provider value={actions}>
-      <Title shown={shown} />
-      {inTheWay !== null && <ObstacleCard obstacle={inTheWay} />}
-      {inTheWay === null && shown.heard !== null && <Sections shown={shown} heard={shown.heard} />}
+      <Folded.Provider value={{ names, fold }}>
+        <Title shown={shown} />
+        {inTheWay !== null && <ObstacleCard obstacle={inTheWay} />}
+        {inTheWay === null && shown.heard !== null && <Sections shown={shown} heard={shown.heard} />}
+      </Folded.Provider>
     </PanelContext.Provider>
   );
 }
@@ -93,8 +105,13 @@ function Sections({ shown, heard }: { shown: PanelShown; heard: Heard }) {
 }
 
 function Section({ name, note = "", children }: { name: string; note?: string; children: ComponentChildren }) {
+  const { names, fold } = useContext(Folded);
   return (
-    <details class="accel-panel-section" open>
+    <details
+      class="accel-panel-section"
+      open={!names.has(name)}
+      onToggle={({ currentTarget }) => fold(name, !currentTarget.open)}
+    >
       <summary class="accel-panel-summary">
         <h3>{name}</h3>
         {note !== "" && <small title={note}>{note}</small>}

@@ -67,7 +67,7 @@ function RunItem({ run, clockAheadS, isStopping, shown }: RunItemProps) {
         </span>
         <span class="accel-panel-run-facts">
           {ranksOf(run)} · <Took run={run} clockAheadS={clockAheadS} />
-          {run.cell !== "" && ` · ${run.cell}`}
+          {run.cell !== "" && !run.function_name.endsWith(run.cell) && ` · ${run.cell}`}
         </span>
       </button>
       {run.headline !== "" && !isOpen && <p class="accel-panel-headline">{run.headline}</p>}
