@@ -8,6 +8,7 @@ gone when it ends.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import uuid
@@ -64,12 +65,12 @@ def _session_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(_session_environment: None) -> Iterator[None]:
-    processes, newest_pid, threads = _known_processes(), _newest_pid(), set(threading.enumerate())
+    processes, pids, threads = _known_processes(), _pids(), set(threading.enumerate())
     variables, num_descriptors = dict(os.environ), _num_descriptors()
 
     yield
 
-    if _newest_pid() != newest_pid:
+    if _has_started(pids):
         _expect_none("processes", lambda: [_described(*new) for new in _started_processes() - processes])
     _expect_none("threads", lambda: [repr(new) for new in set(threading.enumerate()) - threads if _is_a_leak(new)])
     _expect_none("file descriptors", lambda: _new_descriptors(num_descriptors))
@@ -94,22 +95,38 @@ def _expect_none(what: str, leaked: Callable[[], list[str]]) -> None:
         pytest.fail(f"the test left {what} behind:\n" + "\n".join(left))
 
 
-_processes: dict[int, set[ProcessId]] = {}
-"""What was alive when the newest process of the system was this one."""
+_known: dict[str, tuple[set[int], set[ProcessId]]] = {}
+"""By the session's mark: all processes of the system when it was looked, and what the session had started."""
 
 
 def _known_processes() -> set[ProcessId]:
     """What this session has started and may still be alive. Most tests start nothing, and looking takes long."""
-    newest_pid = _newest_pid()
-    if newest_pid not in _processes:
-        _processes.clear()
-        _processes[newest_pid] = _started_processes()
-    return _processes[newest_pid]
+    mark = os.environ[SESSION_MARK]
+    if mark not in _known or _has_started(_known[mark][0]):
+        _known[mark] = _pids(), _started_processes()
+    return _known[mark][1]
 
 
-def _newest_pid() -> int:
-    """Of all processes and threads: when it is the same, none was started (proc_loadavg(5))."""
-    return int(Path("/proc/loadavg").read_text().split()[-1])
+def _pids() -> set[int]:
+    """Of all processes of the system."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208  a third of the time
+
+
+def _has_started(before: set[int]) -> bool:
+    """Whether a process of this session may be there that was not among `before`."""
+    return any(_is_ours(pid) for pid in _pids() - before)
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether the process has the session's mark, or descends from it."""
+    try:
+        if os.environ[SESSION_MARK].encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            return True
+        while pid not in (0, 1, os.getpid()):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return False  # it has ended, or is somebody else's
+    return pid == os.getpid()
 
 
 def _started_processes() -> set[ProcessId]:
@@ -215,7 +232,9 @@ def _is_a_leak(thread: threading.Thread) -> bool:
 
 def _num_descriptors() -> int:
     """Open in this process, what belongs to warm servers left out."""
-    return psutil.Process().num_fds() - DESCRIPTORS_PER_SERVER * len(_warm_servers())
+    client = sys.modules.get("accel_nb.launch.servers.warm_client")
+    num_servers = 0 if client is None else len(client.POOL._servers)
+    return psutil.Process().num_fds() - DESCRIPTORS_PER_SERVER * num_servers
 
 
 def _new_descriptors(num_before: int) -> list[str]:
