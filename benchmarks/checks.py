@@ -128,7 +128,7 @@ def ledger_alone(num_turns: int) -> float:
     own = ledger.own()
     assert own is not None
     best = float("inf")
-    for _ in range(50):
+    for _ in range(500):
         started = time.perf_counter()
         for _ in range(num_turns):
             own.end(own.begin("accel_nb.utils.gather", "[32, 10] float32", *users_place()))
@@ -178,7 +178,7 @@ def main() -> int:
     num_rounds, num_turns = (20, 30) if options.short else (100, 100)
     rows = rows_of(options.device, options.ranks, num_rounds, num_turns)
     print_rows(rows)
-    noting_us = max(notebook_launcher(ledger_alone, (1000,), options.ranks, device=options.device))
+    noting_us = max(notebook_launcher(ledger_alone, (300,), options.ranks, device=options.device))
     print(f"ledger: {noting_us:.2f} microseconds per call   {verdict(noting_us, AIM_LEDGER_US)}")
     if options.json:
         figures = {"machine": machine(), "rows": [asdict(row) for row in rows], "ledger_us": noting_us}
