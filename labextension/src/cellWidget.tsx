@@ -2,6 +2,7 @@
 import { render } from "preact";
 import { copyText } from "./comm/clipboard";
 import { RunFeed } from "./comm/feed";
+import { decodeMessage } from "./protocol/decode";
 import { RunView } from "./views/RunView";
 
 /** An event of Jupyter's widgets: a model that is shown has lost its kernel. */
@@ -60,7 +61,15 @@ export function renderRun({ model, el }: RenderArguments): () => void {
 
 /** As soon as the module has come to the page: a cell out of sight may not be drawn for long. */
 function initialize({ model }: { model: Model }): void {
-  model.send({ type: "loaded" });
+  const tell = () => model.send({ type: "loaded" });
+  // Until the front end has opened a subshell, what is sent waits for the cell that runs. The kernel repeats the whole
+  // run as long as it has heard nothing.
+  model.on("msg:custom", (content) => {
+    if (decodeMessage(content)?.type === "whole_run") {
+      tell();
+    }
+  });
+  tell();
 }
 
 export default { initialize, render: renderRun };

@@ -3,6 +3,7 @@ import { act } from "preact/test-utils";
 import { afterEach, expect, it, vi } from "vitest";
 import "./browserStandIns";
 import module from "../src/cellWidget";
+import { NEW_RUN } from "../src/run/state";
 import { recordedEvents } from "./recorded";
 
 class FakeModel {
@@ -56,6 +57,18 @@ it("tells that it can run, before there is a view", () => {
   const model = new FakeModel();
 
   module.initialize({ model });
+
+  expect(model.sent).toEqual([{ type: "loaded" }]);
+});
+
+it("tells that it can run again with each whole run: what it said first may wait behind the cell", () => {
+  const model = new FakeModel();
+  module.initialize({ model });
+  model.sent.length = 0;
+
+  model.receive({ type: "new_events", events: [], now_s: 1 });
+  expect(model.sent).toEqual([]);
+  model.receive({ type: "whole_run", state: NEW_RUN, lines: [], started_s: 1, now_s: 1, can_hear: true });
 
   expect(model.sent).toEqual([{ type: "loaded" }]);
 });
