@@ -266,8 +266,9 @@ def main() -> int:
     print(*(f"{name} {version}" for name, version in versions.items()), f"cores {os.cpu_count()}", sep=", ")
     print(f"{'case':<14} {'figure':<7} {'raw, us':>9} {'upstream adds':>17} {'ours adds':>17}  medians of {NUM_PAIRS}")
     rows: list[Row] = []
+    num_steps = NUM_STEPS_SHORT if options.short else NUM_STEPS[options.device]
     for num_ranks in options.ranks:
-        for row in run_ranks(num_ranks, options.device, NUM_STEPS_SHORT if options.short else NUM_STEPS[options.device]):
+        for row in run_ranks(num_ranks, options.device, num_steps):
             print_row(row, options.device)
             rows.append(row)
     if options.json:

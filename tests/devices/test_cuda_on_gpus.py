@@ -50,7 +50,7 @@ def test_the_probe_agrees_with_torch_about_order_names_and_memory() -> None:
 def test_counting_agrees_with_the_probe() -> None:
     code = "import json; from accel_nb.devices import count_devices; print(json.dumps(count_devices()))"
 
-    assert asked(code)["cuda"] == len(CudaDevice().probe())
+    assert msgspec.convert(asked(code), dict[str, int])["cuda"] == len(CudaDevice().probe())
 
 
 def test_probing_opens_no_context() -> None:

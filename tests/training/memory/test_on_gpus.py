@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -91,8 +92,10 @@ def trained(where: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_m05_twenty_times_in_a_row_with_nccl(run_ranks: RunRanks, where: str) -> None:
-    for _ in range(20):
+    for number in range(20):
+        started = time.monotonic()
         results = run_ranks(trained, 2, where, cpu=False)
+        print(f"{number}: {results[0]['tried']} in {time.monotonic() - started:.1f} s", flush=True)
 
         assert results[0]["tried"] == results[1]["tried"]
         assert results[0]["tried"][-1] <= LIMIT
