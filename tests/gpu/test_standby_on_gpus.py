@@ -207,7 +207,7 @@ def test_memory_is_back_after_the_idle_limit(before: list[int], monkeypatch: pyt
 NEEDS = """
 import sys, time, torch
 held = torch.ones(1 << 28, device="cuda:1")
-torch.cuda.synchronize()
+torch.cuda.synchronize("cuda:1")  # no more than that: without a device it would open the first one, too
 print("up", flush=True)
 sys.stdin.readline()
 """
