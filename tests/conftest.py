@@ -30,6 +30,8 @@ BROWSERS_OWN = "--type=utility"
 KERNEL_MODULE = "ipykernel_launcher"
 RECORD = "/run.jsonl"
 """A keeper that has a run writes this file."""
+BECOMES_S = 0.5
+"""A process gets this long from the beginning of a program until its variables can be read."""
 GRACE_S = 20.0
 """Ends that are on their way when a test returns get this long."""
 DESCRIPTORS_ALLOWED = 5
@@ -120,13 +122,22 @@ def _has_started(before: set[int]) -> bool:
 def _is_ours(pid: int) -> bool:
     """Whether the process has the session's mark, or descends from it."""
     try:
-        if os.environ[SESSION_MARK].encode() in Path(f"/proc/{pid}/environ").read_bytes():
+        if os.environ[SESSION_MARK].encode() in _variables(pid):
             return True
         while pid not in (0, 1, os.getpid()):
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return False  # it has ended, or is somebody else's
     return pid == os.getpid()
+
+
+def _variables(pid: int) -> bytes:
+    """Of the process. One that becomes another program at this moment has none yet, and is waited for."""
+    deadline = time.monotonic() + BECOMES_S
+    while not (found := Path(f"/proc/{pid}/environ").read_bytes()) and time.monotonic() < deadline:
+        Path(f"/proc/{pid}/exe").readlink()  # OSError for one that has ended, and for the system's own
+        time.sleep(0.001)
+    return found
 
 
 def _started_processes() -> set[ProcessId]:

@@ -36,12 +36,15 @@ def test_l12_as_many_ranks_as_asked_and_the_banner_says_so(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", True])
 def test_l12_a_count_that_is_none_is_refused_and_nothing_is_started(count: object) -> None:
-    before = psutil.Process().children(recursive=True)
+    def servers_and_runs() -> tuple[list[psutil.Process], set[Path]]:
+        return psutil.Process().children(), set(Path(os.environ["ACCEL_NB_LOG_DIR"]).iterdir())
+
+    before = servers_and_runs()
 
     with pytest.raises(InvalidArgument, match=rf"^num_processes={count!r}: give a whole number of at least 1"):
         start(rank_code.place, num_processes=count)
 
-    assert psutil.Process().children(recursive=True) == before
+    assert servers_and_runs() == before
 
 
 def test_l13_the_default_without_accelerators_is_one_cpu_rank_told_before_the_function_runs(
