@@ -7,6 +7,7 @@ gone when it ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -67,12 +68,14 @@ def _session_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(_session_environment: None) -> Iterator[None]:
-    processes, pids, threads = _known_processes(), _pids(), set(threading.enumerate())
+    processes, pids, num_runs, threads = _known_processes(), _pids(), _num_runs(), set(threading.enumerate())
     variables, num_descriptors = dict(os.environ), _num_descriptors()
 
     yield
 
-    if _has_started(pids):
+    # A run may have been given to processes that were there before, forked ahead.
+    if _num_runs() != num_runs or _has_started(_pids() - pids):
+        _known.clear()
         _expect_none("processes", lambda: [_described(*new) for new in _started_processes() - processes])
     _expect_none("threads", lambda: [repr(new) for new in set(threading.enumerate()) - threads if _is_a_leak(new)])
     _expect_none("file descriptors", lambda: _new_descriptors(num_descriptors))
@@ -103,10 +106,12 @@ _known: dict[str, tuple[set[int], set[ProcessId]]] = {}
 
 def _known_processes() -> set[ProcessId]:
     """What this session has started and may still be alive. Most tests start nothing, and looking takes long."""
-    mark = os.environ[SESSION_MARK]
-    if mark not in _known or _has_started(_known[mark][0]):
-        _known[mark] = _pids(), _started_processes()
-    return _known[mark][1]
+    mark, pids = os.environ[SESSION_MARK], _pids()
+    before, started = _known.get(mark, (set(), set()))
+    if not before or _has_started(pids - before):
+        started = _started_processes()
+    _known[mark] = pids, started
+    return started
 
 
 def _pids() -> set[int]:
@@ -114,21 +119,30 @@ def _pids() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208  a third of the time
 
 
-def _has_started(before: set[int]) -> bool:
-    """Whether a process of this session may be there that was not among `before`."""
-    return any(_is_ours(pid) for pid in _pids() - before)
+def _num_runs() -> int:
+    """Of this session and of the kernels that it has started."""
+    return sum(1 for _ in Path(os.environ["ACCEL_NB_LOG_DIR"]).iterdir())
 
 
-def _is_ours(pid: int) -> bool:
-    """Whether the process has the session's mark, or descends from it."""
+def _has_started(new_pids: set[int]) -> bool:
+    """Whether a process of this session may be among them."""
+    return any(_may_be_ours(pid) for pid in new_pids)
+
+
+def _may_be_ours(pid: int) -> bool:
+    """Whether the process descends from the session, or has its mark, as far as can be seen."""
+    ancestor = pid
+    with contextlib.suppress(OSError):  # one of them has just ended
+        while ancestor not in (0, 1, os.getpid()):
+            ancestor = int(Path(f"/proc/{ancestor}/stat").read_text().rpartition(")")[2].split()[1])
+    if ancestor == os.getpid():
+        return True
     try:
-        if os.environ[SESSION_MARK].encode() in _variables(pid):
-            return True
-        while pid not in (0, 1, os.getpid()):
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return os.environ[SESSION_MARK].encode() in _variables(pid)
+    except PermissionError:
+        return True
     except OSError:
-        return False  # it has ended, or is somebody else's
-    return pid == os.getpid()
+        return False  # it has ended
 
 
 def _variables(pid: int) -> bytes:

@@ -110,6 +110,8 @@ class LiveView:
                     last, page = self._last, self._page
                 if last is not None and page is not None:
                     page.send(last)
+            case AskStacks() | StopRun() if self._closed:
+                pass  # pressed before the page had heard that the run is over
             case AskStacks():
                 with self._lock:
                     self._stacks_wanted = True
@@ -181,6 +183,9 @@ class LiveView:
         last = self._whole(self._page, state)
         with self._lock:
             self._last = last
+            # The page's widget lives as long as the kernel: nothing but what it is told must live with it.
+            self._run = None
+        self._feed = RunFeed()
         self._page.send(last)
 
     def _show(self, now: float) -> None:

@@ -165,8 +165,8 @@ class LedgerPage:
     def signature(self, rank: int, number: int) -> int | None:
         """Of `rank`'s call `number`; None when it is not kept any more, or not there yet."""
         at = self._call_at(rank, number)
-        signature = self.words[at + _SIGNATURE]
-        return signature if self.words[at + _CALL_NUMBER] == number else None
+        before, signature = self.words[at + _CALL_NUMBER], self.words[at + _SIGNATURE]
+        return signature if before == number == self.words[at + _CALL_NUMBER] else None
 
     def elsewhere_at(self, rank: int, number: int) -> int:
         """How many operations `rank`'s other threads had begun when its call `number` began; of a call that is kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -314,6 +315,24 @@ def test_a_page_that_stays_is_told_the_last_lines(showing: Showing) -> None:
     showing.view.close(showing.state)
 
     assert cast("WholeRun", showing.page.sent[-1]).lines[-1].text == "the last"
+
+
+def test_a_page_that_stays_lets_the_run_go(showing: Showing) -> None:
+    run = FakeRun()
+    showing.serve(run)
+    showing.do(Connect())
+    showing.do(Connect())
+    showing.update()
+    kept = weakref.ref(run)
+
+    showing.view.close(showing.state)
+    showing.do(StopRun())
+    showing.do(AskStacks())
+    stops = run.stops
+    del run
+
+    assert stops == []
+    assert kept() is None
 
 
 def test_u10_a_page_that_cannot_load_the_widget_is_given_text(showing: Showing) -> None:

@@ -38,8 +38,7 @@ def busy():
 """
 SLEEPING = """
 def busy():
-    import re
-import time
+    import time
     print("up", flush=True)
     time.sleep(600)
 """
@@ -264,8 +263,7 @@ for _ in range(10_000):
 
 OBEDIENT = """
 def busy():
-    import re
-import time
+    import time
     print("up", flush=True)
     try:
         time.sleep(600)

@@ -117,7 +117,7 @@ def too_many() -> str:
 def test_a_rank_without_a_device_of_its_own_is_told(run_ranks: RunRanks) -> None:
     messages = run_ranks(too_many, 1, cpu=False, local_rank=NUM_GPUS)
 
-    told = f"runs {NUM_GPUS + 1} ranks and shows {NUM_GPUS} CUDA devices; each rank needs one of its own"
+    told = f"runs {NUM_GPUS + 1} ranks, and this process sees {NUM_GPUS} CUDA devices; each rank takes the one of its"
     assert told in messages[0]
 
 

@@ -15,7 +15,8 @@ _WORKER_BEGINS = ("_worker_loop", "_bootstrap")
 """Functions of torch's DataLoader and of multiprocessing that begin the life of a worker. What is below them belongs,
 in a forked worker, to the rank.
 """
-_WAITS_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+_THREADING = "/threading.py"
+_WAITS_FOR_THREADS = (_THREADING, "/queue.py", "/concurrent/futures/_base.py")
 """The innermost frame of a thread that waits for another one."""
 _ENDS, _RANKS_FILE = "_leave", "/accel_nb/launch/rank/main.py"
 """The function that ends a rank's process. What is below it belongs, in a forked one, to whoever forked it."""
@@ -79,11 +80,16 @@ def own_frame(frames: list[Frame]) -> Frame | None:
     return next(iter(cells or own), None)
 
 
-def exit_frame(stacks: str) -> Frame | None:
-    """Where code of the user's is that runs while the process of a rank ends: what was registered with atexit."""
+def leaving_frames(stacks: str) -> list[Frame]:
+    """What the process of a rank is in while it ends, the innermost first; empty when it does not end yet."""
     frames = main_thread(stacks)
     ends = (index for index, one in enumerate(frames) if one.function == _ENDS and one.file.endswith(_RANKS_FILE))
-    return own_frame(frames[: next(ends, 0)])
+    return frames[: next(ends, 0)]
+
+
+def waits_for_threads_to_end(leaving: list[Frame]) -> bool:
+    """Whether that is the interpreter's wait for threads that are no daemons."""
+    return bool(leaving) and leaving[-1].function == "_shutdown" and leaving[-1].file.endswith(_THREADING)
 
 
 def busy_frame(stacks: str) -> Frame | None:

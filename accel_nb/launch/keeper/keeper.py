@@ -237,6 +237,7 @@ class Keeper:
             if self._run_watch is not None and rank.lingers(now):
                 self._run_watch.tell_lingering(rank)
         processes.reap_orphans(spare={rank.pid for rank in self._ranks})
+        self._stacks.act(now)
         if self._order is None or self._ended:
             self._events.send_due(now)
             return
@@ -249,7 +250,6 @@ class Keeper:
             self._stop("failure", 0.0)
         if self._ending.act(now, self._ranks):
             self._go_on_without_held_ranks()
-        self._stacks.act(now)
         if all(rank.gone for rank in self._ranks):
             self._finish(self._order)
         self._events.send_due(now)

@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from ...protocol.events import Whereabouts
 from ...protocol.ledger import ENDED, FAILED, RETURNED, RankNotes
 from ..failures import is_own_file, rank_ranges, readable_stack
-from .frames import Frame, awaited_threads, busy_frame, exit_frame, main_thread, own_frame
+from .frames import (
+    Frame,
+    awaited_threads,
+    busy_frame,
+    leaving_frames,
+    main_thread,
+    own_frame,
+    waits_for_threads_to_end,
+)
 from .hang_watch import number_in_group, open_call
 from .stacks import RankStacks
 
@@ -57,8 +65,12 @@ def whereabouts(notes: RankNotes, stacks: RankStacks, *, now_ns: int, cells: Cel
 
 def what_lingers(stacks: RankStacks, cells: Cells) -> str:
     """What keeps the process of a rank that has returned."""
-    found = _leaving(stacks, cells) or _awaited(stacks, cells)
-    return ", ".join(found) or "a thread that is no daemon, or an exit handler"
+    frames = leaving_frames(stacks.own)
+    if found := _leaving(stacks, cells):
+        return ", ".join(found)
+    if waits_for_threads_to_end(frames):
+        return ", ".join(("it waits for threads that are no daemons", *_awaited(stacks, cells)))
+    return f"it is at {_line(frames[-1], cells)}" if frames else "a thread that is no daemon, or an exit handler"
 
 
 def sentence(ranks: Sequence[Whereabouts]) -> str:
@@ -111,7 +123,7 @@ def _awaited(stacks: RankStacks, cells: Cells) -> tuple[str, ...]:
 
 def _leaving(stacks: RankStacks, cells: Cells) -> tuple[str, ...]:
     """Where what was registered with atexit is."""
-    frame = exit_frame(stacks.own)
+    frame = own_frame(leaving_frames(stacks.own))
     return () if frame is None else (f"its exit handler is at {_line(frame, cells)}",)
 
 

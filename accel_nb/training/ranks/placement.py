@@ -49,9 +49,9 @@ def choose_device(
     num_here = 0 if local_rank is None else max(local_rank + 1, num_local_ranks if is_counted else 1)
     if num_here > num_devices:
         raise TrainingError(
-            f"{socket.gethostname()} runs {num_here} ranks and shows {num_devices} {_label(kind)} devices; each rank "
-            f"needs one of its own: start at most {num_devices} there, or compute on the CPU with "
-            "Accelerator(cpu=True)."
+            f"{socket.gethostname()} runs {num_here} ranks, and this process sees {num_devices} {_label(kind)} "
+            f"devices; each rank takes the one of its own number there: start at most {num_devices} there, let each "
+            "rank see all devices, or compute on the CPU with Accelerator(cpu=True)."
         )
     return kind.bind(local_rank, num_local_ranks)
 

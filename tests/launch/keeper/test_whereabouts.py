@@ -197,11 +197,13 @@ def test_long_waits_are_told_in_minutes() -> None:
 def test_what_keeps_a_rank_that_has_returned() -> None:
     handler = "its exit handler is at Cell In[3], line 12 (`while True: pass`)"
     waits = LEAVES.replace('"<Cell In[3]>", line 12 in at_exit', f'"{THREADING}", line 1590 in _shutdown')
+    library = LEAVES.replace('"<Cell In[3]>", line 12 in at_exit', f'"{weakref.__file__}", line 667 in _exitfunc')
     native = LEAVES.replace('  File "<Cell In[3]>", line 12 in at_exit\n', "")
 
     assert what_lingers(RankStacks(LEAVES, {}), CELLS) == handler
     assert what_lingers(RankStacks(waits, {}), CELLS) == (
-        "another thread is at Cell In[3], line 9 (`for batch in loader:`)"
+        "it waits for threads that are no daemons, another thread is at Cell In[3], line 9 (`for batch in loader:`)"
     )
+    assert what_lingers(RankStacks(library, {}), CELLS).startswith("it is at weakref.py, line 667 (`")
     assert what_lingers(RankStacks(native, {}), CELLS) == "a thread that is no daemon, or an exit handler"
     assert sentence([at(notes(1, life=RETURNED), LEAVES)]) == f"rank 1 has returned, {handler}"

@@ -60,8 +60,9 @@ def test_more_ranks_than_a_host_has_devices_for_are_refused_before_they_train(fa
 
     assert done.returncode != 0
     assert (
-        f"TrainingError: {socket.gethostname()} runs 4 ranks and shows 3 ABACUS devices; each rank needs one of its "
-        "own: start at most 3 there, or compute on the CPU with Accelerator(cpu=True)."
+        f"TrainingError: {socket.gethostname()} runs 4 ranks, and this process sees 3 ABACUS devices; each rank "
+        "takes the one of its own number there: start at most 3 there, let each rank see all devices, or compute on "
+        "the CPU with Accelerator(cpu=True)."
     ) in done.stderr
     assert not list(tmp_path.glob("said.*"))
 
