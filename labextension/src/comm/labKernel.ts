@@ -18,6 +18,8 @@ export class LabKernel implements KernelLink {
   readonly changes = new Changes();
   executes: boolean;
   private hasNoted = false;
+  /** To the process that runs now. */
+  private wasConnected: boolean;
 
   /** Until `until` is aborted, which has to be when the kernel of the session is another one. */
   constructor(
@@ -26,6 +28,7 @@ export class LabKernel implements KernelLink {
     until: AbortSignal,
   ) {
     this.executes = kernel.status === "busy";
+    this.wasConnected = kernel.connectionStatus === "connected";
     if (kernel.status === "unknown") {
       this.watchShell(until);
     }
@@ -54,7 +57,8 @@ export class LabKernel implements KernelLink {
       return "restarting";
     }
     if (connectionStatus !== "connected") {
-      return status === "unknown" && connectionStatus === "connecting" ? "starting" : "disconnected";
+      // A connection that is lost is "connecting", too: JupyterLab tries again at once.
+      return connectionStatus === "connecting" && !this.wasConnected ? "starting" : "disconnected";
     }
     // To a page that was loaded while a cell blocks the shell, the status is not known until that has ended.
     return status === "starting" ? "starting" : "alive";
@@ -139,6 +143,11 @@ export class LabKernel implements KernelLink {
   }
 
   private stateChanged(): void {
+    if (this.state === "restarting") {
+      this.wasConnected = false;
+    } else if (this.kernel.connectionStatus === "connected") {
+      this.wasConnected = true;
+    }
     if (this.state !== "alive") {
       this.executes = false;
     }

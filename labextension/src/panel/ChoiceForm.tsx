@@ -18,14 +18,17 @@ interface ChoiceFormProps {
   planIsCurrent: boolean;
   /** Why the last press of a button was not possible; empty when it was. */
   refusal: string;
+  /** How often that was so: each time it is told anew. */
+  numRefusals: number;
 }
 
 const PRECISION_WORDS: Record<string, string> = { no: "full", bf16: "bf16", fp16: "fp16" };
 const CHECKS = ["always", "never"];
 const RANKS_ID = "accel-nb-num-ranks";
 
-export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, refusal }: ChoiceFormProps) {
+export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, ...refused }: ChoiceFormProps) {
   const actions = useContext(PanelContext);
+  const { refusal, numRefusals } = refused;
   const change = (part: Partial<Choice>) => actions.choose({ ...choice, ...part });
   const all = withSettings(choice, settings);
   const meant = ranksMeant(all, hardware);
@@ -95,7 +98,7 @@ export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, re
         </button>
       </div>
       {refusal !== "" && (
-        <p key={refusal} class="accel-panel-warning" role="alert" ref={scrollTo}>
+        <p key={numRefusals} class="accel-panel-warning" role="alert" ref={scrollTo}>
           {refusal}
         </p>
       )}

@@ -92,6 +92,7 @@ function Sections({ shown, heard }: { shown: PanelShown; heard: Heard }) {
             plan={heard.plan}
             planIsCurrent={heard.planIsCurrent}
             refusal={shown.refusal}
+            numRefusals={shown.numRefusals}
           />
         </Section>
       )}

@@ -56,7 +56,7 @@ function RunItem({ run, clockAheadS, isStopping, shown }: RunItemProps) {
         class="accel-panel-run-title"
         aria-expanded={isOpen}
         aria-label={`${run.function_name}, ${word}: ${isOpen ? "hide" : "show"} the run`}
-        onClick={() => actions.execute(COMMANDS.showRun, run.run_id)}
+        onClick={() => actions.execute(COMMANDS.showRun, { runId: run.run_id })}
       >
         <span class="accel-panel-caret" aria-hidden="true">
           {isOpen ? "▾" : "▸"}
@@ -72,7 +72,7 @@ function RunItem({ run, clockAheadS, isStopping, shown }: RunItemProps) {
       </button>
       {run.headline !== "" && !isOpen && <p class="accel-panel-headline">{run.headline}</p>}
       <RunButtons run={run} isStopping={isStopping} />
-      {shown !== null && <OpenRun run={run} shown={shown} />}
+      {shown !== null && <OpenRun run={run} isStopping={isStopping} shown={shown} />}
     </li>
   );
 }
@@ -93,7 +93,7 @@ function RunButtons({ run, isStopping }: { run: RunSummary; isStopping: boolean 
           class="accel-panel-button accel-panel-stop"
           aria-label={isStopping ? `Stop ${name} now` : `Stop ${name}`}
           title={isStopping ? "End the ranks at once" : "End the run"}
-          onClick={() => actions.execute(COMMANDS.stopRun, run.run_id)}
+          onClick={() => actions.execute(COMMANDS.stopRun, { runId: run.run_id, now: isStopping })}
         >
           <span aria-hidden="true">■</span> {isStopping ? "Stop now" : "Stop"}
         </button>
@@ -104,7 +104,7 @@ function RunButtons({ run, isStopping }: { run: RunSummary; isStopping: boolean 
           class="accel-panel-button"
           aria-label={`Stacks of ${name}`}
           title="Where every rank is now"
-          onClick={() => actions.execute(COMMANDS.showStacks, run.run_id)}
+          onClick={() => actions.execute(COMMANDS.showStacks, { runId: run.run_id })}
         >
           Stacks
         </button>
@@ -114,7 +114,7 @@ function RunButtons({ run, isStopping }: { run: RunSummary; isStopping: boolean 
           type="button"
           class="accel-panel-button"
           aria-label={`Go to the cell of ${name}`}
-          onClick={() => actions.execute(COMMANDS.jumpToCell, run.run_id)}
+          onClick={() => actions.execute(COMMANDS.jumpToCell, { runId: run.run_id })}
         >
           Go to cell
         </button>
@@ -123,11 +123,11 @@ function RunButtons({ run, isStopping }: { run: RunSummary; isStopping: boolean 
   );
 }
 
-function OpenRun({ run, shown }: { run: RunSummary; shown: Shown }) {
+function OpenRun({ run, isStopping, shown }: { run: RunSummary; isStopping: boolean; shown: Shown }) {
   const actions = useContext(PanelContext);
   const ofRun: Actions = {
-    stop: () => actions.execute(COMMANDS.stopRun, run.run_id),
-    askForStacks: () => actions.execute(COMMANDS.showStacks, run.run_id),
+    stop: (now) => actions.execute(COMMANDS.stopRun, { runId: run.run_id, now }),
+    askForStacks: () => actions.execute(COMMANDS.showStacks, { runId: run.run_id }),
     copy: (text) => actions.copy(text),
   };
   const node = useRef<HTMLDivElement>(null);
@@ -141,7 +141,7 @@ function OpenRun({ run, shown }: { run: RunSummary; shown: Shown }) {
   }, [shown.stacks]);
   return (
     <div class="accel-panel-open" ref={node}>
-      <RunView shown={shown} actions={ofRun} />
+      <RunView shown={shown} actions={ofRun} isStopping={isStopping} />
       {run.log_dir !== "" && (
         <p class="accel-panel-note">
           Logs in <code>{run.log_dir}</code>

@@ -31,6 +31,8 @@ export interface PanelShown {
   settings: PanelSettings;
   /** Why the last command was not possible; empty when it was. */
   refusal: string;
+  /** How often a command was not possible: the same reason again is news, too. */
+  numRefusals: number;
   openRun: { runId: string; shown: Shown } | null;
 }
 
@@ -42,6 +44,7 @@ export class PanelModel {
   private talking = new AbortController();
   private settings = DEFAULT_SETTINGS;
   private refusal = "";
+  private numRefusals = 0;
   private isVisible = false;
   private openRun: { runId: string; feed: RunFeed } | null = null;
   /** Runs that opened by themselves: once each, so that what the person has closed stays closed. */
@@ -56,6 +59,7 @@ export class PanelModel {
       choice: this.notebook?.choice ?? NO_CHOICE,
       settings: this.settings,
       refusal: this.refusal,
+      numRefusals: this.numRefusals,
       openRun: this.openRun && { runId: this.openRun.runId, shown: this.openRun.feed.shown },
     };
   }
@@ -84,6 +88,7 @@ export class PanelModel {
   /** Say why a command is not possible; "": it is. */
   refuse(why: string): void {
     this.refusal = why;
+    this.numRefusals += why === "" ? 0 : 1;
     this.changes.tell();
   }
 
@@ -130,8 +135,11 @@ export class PanelModel {
     if (this.isVisible && heard?.answer === "ready") {
       this.openNewRun(heard);
       this.planSoon(heard);
-    } else if (heard?.facts === null && this.openRun !== null) {
-      this.leaveRun(); // of a kernel process that is gone
+    } else if (heard?.facts === null) {
+      // All of this was of a kernel process that is gone.
+      this.plannedFor = "";
+      this.refusal = "";
+      this.leaveRun();
     }
     this.changes.tell();
   }

@@ -4,6 +4,7 @@ import { RunFeed } from "../comm/feed";
 import { type CommMessage, type KernelLink, type LinkState, TARGET } from "../comm/kernelLink";
 import { decodeNews, decodeReply, type PanelNews, type PanelReply, type PanelRequest } from "../protocol/decodePanel";
 import type { Choice, HardwareNow, KernelFacts, PlanAnswer, RunSummary } from "../protocol/generated";
+import { hasEnded } from "../run/state";
 import { goesOn } from "./runs";
 import { type Usage, withUsage } from "./usage";
 
@@ -66,7 +67,7 @@ export class KernelTalk {
   private wanted = false;
   /** Begins anywhere: all pages of a kernel hear the answers to each other's questions. */
   private question = Math.floor(Math.random() * 2 ** 40);
-  /** What the newest question is about; null: nobody has asked. */
+  /** What the newest question is about; null: nobody has asked, or the kernel has refused it. */
   private planned: Choice | null = null;
 
   /** `ended` is told of each run whose end is news here. */
@@ -159,14 +160,14 @@ export class KernelTalk {
     this.feeds.delete(runId);
   }
 
-  /** Ask its ranks to end; a second time, soon or while they are ending: at once. */
-  async stop(runId: string): Promise<void> {
+  /** Ask its ranks to end; a second time, soon or while they are ending: at once. `now`: at once, as the button said. */
+  async stop(runId: string, now: boolean): Promise<void> {
     if (this.link.state !== "alive") {
       return; // the next press is the first that it hears
     }
     const { life } = this;
     const isEnding = this.now.runs.some((run) => run.run_id === runId && run.status === "stopping");
-    const now = isEnding || this.now.stopping.has(runId);
+    const atOnce = now || isEnding || this.now.stopping.has(runId);
     this.set({ stopping: new Set([...this.now.stopping, runId]) });
     // Ranks that are kept outlive a cell that was stopped: of a later one the next press is the first.
     setTimeout(() => {
@@ -174,7 +175,7 @@ export class KernelTalk {
         this.set({ stopping: new Set([...this.now.stopping].filter((one) => one !== runId)) });
       }
     }, AGAIN_MS);
-    await this.ask({ type: "stop_named_run", run_id: runId, now });
+    await this.ask({ type: "stop_named_run", run_id: runId, now: atOnce });
   }
 
   /** For the view of a run that is followed. */
@@ -193,15 +194,22 @@ export class KernelTalk {
   }
 
   private async askPlanned(choice: Choice): Promise<void> {
-    await this.ask({ type: "ask_plan", number: this.question, choice });
+    const number = this.question;
+    const reply = await this.ask({ type: "ask_plan", number, choice });
+    if (reply?.type === "refused" && number === this.question) {
+      this.planned = null; // it would refuse it again
+    }
   }
 
-  private async ask(request: PanelRequest): Promise<void> {
+  /** undefined: there was no answer, or one of an earlier process. */
+  private async ask(request: PanelRequest): Promise<PanelReply | undefined> {
     const { life } = this;
     const reply = decodeReply(await this.link.request(request));
-    if (life === this.life && reply !== undefined) {
-      this.hearReply(reply);
+    if (life !== this.life || reply === undefined) {
+      return undefined;
     }
+    this.hearReply(reply);
+    return reply;
   }
 
   private async hello(): Promise<void> {
@@ -251,8 +259,9 @@ export class KernelTalk {
     }
   }
 
+  /** Nothing more comes of runs that are over. */
   private catchUp(feeds: RunFeed[]): void {
-    for (const feed of feeds) {
+    for (const feed of feeds.filter(({ shown }) => !hasEnded(shown.state))) {
       feed.connect();
     }
   }

@@ -34,8 +34,7 @@ function activate(
   const notebooks = new Notebooks(tracker, (notebook, run) => tellEnds(app, notebook, run, settings.now));
   const settings = followSettings(registry, PLUGIN_ID, model, notebooks);
   const panel = new PanelWidget(model, {
-    execute: (command, runId) =>
-      void app.commands.execute(command, { [PRESSED]: true, ...(runId === undefined ? {} : { runId }) }),
+    execute: (command, args) => void app.commands.execute(command, { [PRESSED]: true, ...args }),
     choose: (choice) => notebooks.current?.choose(choice),
     copy: copyText,
   });

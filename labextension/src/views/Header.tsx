@@ -6,8 +6,14 @@ import { ActionsContext } from "./actions";
 
 const CUT_OFF = { sign: "⊘", word: "cut off" };
 
+interface HeaderProps {
+  shown: Shown;
+  /** As `RunView` takes it. */
+  isStopping: boolean | undefined;
+}
+
 /** Function, ranks, precision, elapsed time, state; Stop and Stacks. */
-export function Header({ shown }: { shown: Shown }) {
+export function Header({ shown, isStopping }: HeaderProps) {
   const { state } = shown;
   const isCutOff = shown.cutOff && !hasEnded(state);
   const { sign, word } = isCutOff ? CUT_OFF : statusText(state.status);
@@ -22,7 +28,7 @@ export function Header({ shown }: { shown: Shown }) {
       {state.attempt > 0 && <span>attempt {state.attempt + 1}</span>}
       <Elapsed shown={shown} />
       <span class="accel-spring" />
-      {!hasEnded(state) && !isCutOff && <Buttons shown={shown} />}
+      {!hasEnded(state) && !isCutOff && <Buttons shown={shown} isStopping={isStopping} />}
     </header>
   );
 }
@@ -46,10 +52,10 @@ function Elapsed({ shown }: { shown: Shown }) {
   );
 }
 
-function Buttons({ shown }: { shown: Shown }) {
+function Buttons({ shown, isStopping }: HeaderProps) {
   const actions = useContext(ActionsContext);
   const [pressed, setPressed] = useState(false);
-  const stopping = pressed || shown.state.status === "stopping";
+  const stopping = (isStopping ?? pressed) || shown.state.status === "stopping";
   const later = shown.canHear
     ? undefined
     : "This kernel hears it when the cell yields; Jupyter's own interrupt acts at once.";

@@ -14,15 +14,17 @@ import { StackList } from "./StackTexts";
 interface RunViewProps {
   shown: Shown;
   actions: Actions;
+  /** Whether the next press of Stop is the second one; left out: it is after the first. */
+  isStopping?: boolean | undefined;
 }
 
 /** All of one run. In a cell and in the panel alike. */
-export function RunView({ shown, actions }: RunViewProps) {
+export function RunView({ shown, actions, isStopping }: RunViewProps) {
   const { state } = shown;
   return (
     <ActionsContext.Provider value={actions}>
       <article class="accel-run" aria-label={`Run of ${state.plan?.function_name ?? "a function"}`}>
-        <Header shown={shown} />
+        <Header shown={shown} isStopping={isStopping} />
         {state.header !== null && <p class="accel-words accel-note">{headerText(state.header)}</p>}
         {warnings(shown).map((text) => (
           <p key={text} class="accel-warning" role="alert">
