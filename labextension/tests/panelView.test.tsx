@@ -4,6 +4,7 @@ import { act } from "preact/test-utils";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import "./browserStandIns";
 import { Changes } from "../src/comm/changes";
+import type { CommandArguments } from "../src/panel/actions";
 import { type Choice, NO_CHOICE } from "../src/panel/choice";
 import { keepingFocus } from "../src/panel/keepingFocus";
 import { type FollowedNotebook, PanelModel } from "../src/panel/model";
@@ -38,9 +39,9 @@ afterEach(() => {
 async function panelOf(kernel: StandInKernel | null) {
   const model = new PanelModel();
   const notebook = new StandInNotebook(kernel && new KernelTalk(kernel, () => undefined));
-  const executed: [string, string | undefined][] = [];
+  const executed: [string, CommandArguments | undefined][] = [];
   const actions = {
-    execute: (command: string, runId?: string) => void executed.push([command, runId]),
+    execute: (command: string, args?: CommandArguments) => void executed.push([command, args]),
     choose: (choice: Choice) => notebook.choose(choice),
     copy: () => Promise.resolve(true),
   };
@@ -237,6 +238,45 @@ it("scrolls to why a button did nothing, once for each reason", async () => {
   expect(scrolled).toHaveBeenCalledTimes(2);
 });
 
+it("scrolls again to the reason why a button did nothing when it is pressed again", async () => {
+  const { model } = await panelOf(readyKernel());
+  const scrolled = vi.spyOn(Element.prototype, "scrollIntoView");
+
+  model.refuse("Select the code cell.");
+  const before = page.querySelector("p.accel-panel-warning");
+  model.refuse("Select the code cell.");
+
+  expect(page.querySelector("p.accel-panel-warning")).not.toBe(before);
+  expect(scrolled).toHaveBeenCalledTimes(2);
+});
+
+it("forgets why a button did nothing with the kernel process", async () => {
+  const kernel = readyKernel();
+  const { model } = await panelOf(kernel);
+  model.refuse("Select the code cell.");
+
+  kernel.become("restarting");
+  kernel.become("alive");
+  await act(async () => void (await vi.advanceTimersByTimeAsync(0)));
+
+  expect(named("Start")).toBeDefined();
+  expect(page.textContent).not.toContain("Select the code cell.");
+});
+
+it("asks a new kernel process what would start, also when no run was open", async () => {
+  const kernel = readyKernel();
+  await panelOf(kernel);
+  const questions = () => kernel.asked.filter((request) => request.type === "ask_plan");
+  await vi.advanceTimersByTimeAsync(300);
+  expect(questions()).toHaveLength(1);
+
+  kernel.become("restarting"); // in a container, the next process may have the same number
+  kernel.become("alive");
+  await act(async () => void (await vi.advanceTimersByTimeAsync(300)));
+
+  expect(questions()).toHaveLength(2);
+});
+
 it("opens a run that begins by itself, once", async () => {
   const kernel = readyKernel();
   const { model } = await panelOf(kernel);
@@ -286,11 +326,42 @@ it("gives each run its buttons", async () => {
   press("train, running: hide the run");
 
   expect(executed).toEqual([
-    ["accel-nb:stop-run", "run-1"],
-    ["accel-nb:show-stacks", "run-1"],
-    ["accel-nb:jump-to-cell", "run-1"],
-    ["accel-nb:show-run", "run-1"],
+    ["accel-nb:stop-run", { runId: "run-1", now: false }],
+    ["accel-nb:show-stacks", { runId: "run-1" }],
+    ["accel-nb:jump-to-cell", { runId: "run-1" }],
+    ["accel-nb:show-run", { runId: "run-1" }],
   ]);
+});
+
+const stopInView = () => page.querySelector<HTMLButtonElement>(".accel-run .accel-stop");
+const stopWords = () => [...page.querySelectorAll(".accel-panel-stop, .accel-run .accel-stop")].map(textOf);
+const textOf = (one: Element) => one.textContent?.replace("■ ", "");
+
+it("test_u08: stops at once from the view of a run whose ranks somebody else has asked to end", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { executed } = await panelOf(kernel);
+
+  const message = { type: "new_events", events: [{ type: "stop_requested", by: "handle" }], now_s: 1 };
+  act(() => kernel.news({ type: "run_news", run_id: "run-1", message }));
+  expect(stopWords(), "the list has not heard of it").toEqual(["Stop", "Stop now"]);
+  act(() => stopInView()?.click());
+
+  expect(executed).toEqual([["accel-nb:stop-run", { runId: "run-1", now: true }]]);
+});
+
+it("test_u08: says Stop again in the view of kept ranks, some time after a cell of theirs was stopped", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { notebook, executed } = await panelOf(kernel);
+
+  act(() => stopInView()?.click());
+  await act(async () => await notebook.talk?.stop("run-1", false));
+  expect(stopWords()).toEqual(["Stop now", "Stop now"]);
+  act(() => named("Stop train now")?.click());
+  await act(async () => void (await vi.advanceTimersByTimeAsync(10_001)));
+  expect(stopWords()).toEqual(["Stop", "Stop"]);
+  act(() => stopInView()?.click());
+
+  expect(executed.map(([, args]) => args?.now)).toEqual([false, true, false]);
 });
 
 it("counts how long a run takes by the kernel's clock, whatever this page's says", async () => {

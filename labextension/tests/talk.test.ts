@@ -182,8 +182,8 @@ it("test_u08: asks ranks to stop, and the second time to stop at once", async ()
   const kernel = readyKernel({ runs: [run()] });
   const { talk } = await wantedTalk(kernel);
 
-  await talk.stop("run-1");
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
+  await talk.stop("run-1", false);
 
   expect(kernel.asked.slice(1)).toEqual([
     { type: "stop_named_run", run_id: "run-1", now: false },
@@ -191,12 +191,21 @@ it("test_u08: asks ranks to stop, and the second time to stop at once", async ()
   ]);
 });
 
+it("test_u08: asks ranks to stop at once when the button said so, whatever the list of runs says", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+
+  await talk.stop("run-1", true);
+
+  expect(kernel.asked.slice(1)).toEqual([{ type: "stop_named_run", run_id: "run-1", now: true }]);
+});
+
 it("shows what the kernel refuses", async () => {
   const kernel = readyKernel();
   const { talk } = await wantedTalk(kernel);
   kernel.answers = () => ({ type: "refused", problem: "There is no run x." });
 
-  await talk.stop("x");
+  await talk.stop("x", false);
 
   expect(talk.heard.problem).toBe("There is no run x.");
 });
@@ -236,6 +245,31 @@ it("asks for a plan again when the answer was lost with the connection, and no m
   expect(talk.heard).toMatchObject({ plan: { line: "two ranks" }, planIsCurrent: true });
 });
 
+it("does not ask again what the kernel has refused to plan, but asks what came after it", async () => {
+  const kernel = readyKernel();
+  const { talk } = await wantedTalk(kernel);
+  const asked = () => kernel.asked.filter((request) => request.type === "ask_plan").map(({ choice }) => choice);
+  const hello = async () => {
+    await talk.askAgain();
+    await settled();
+  };
+  kernel.answers = (request) => (request.type === "hello" ? facts() : { type: "refused", problem: "Too old." });
+  await talk.askPlan(NO_CHOICE);
+  expect(talk.heard.problem).toBe("Too old.");
+
+  await hello();
+  expect(asked()).toEqual([NO_CHOICE]);
+  expect(talk.heard.problem).toBe("");
+  const newer = { ...NO_CHOICE, num_processes: 2 };
+  const refused = talk.askPlan(NO_CHOICE);
+  kernel.answers = (request) => (request.type === "hello" ? facts() : { type: "accepted" });
+  await talk.askPlan(newer);
+  await refused;
+  await hello();
+
+  expect(asked()).toEqual([NO_CHOICE, NO_CHOICE, newer, newer]);
+});
+
 it("asks for a plan that was wanted without a connection when there is one", async () => {
   const kernel = readyKernel();
   const { talk } = await wantedTalk(kernel);
@@ -266,6 +300,22 @@ it("catches up with the run that is shown when somebody looks again, however lon
 
   expect(kernel.types()).toEqual(["hello", "follow_run", "hello", "follow_run"]);
   expect(feed.shown.state.status).toBe("finished");
+});
+
+it("does not ask again for a run that is shown and is over", async () => {
+  const kernel = readyKernel({ runs: [run()] });
+  const { talk } = await wantedTalk(kernel);
+  talk.follow("run-1");
+  const events = recordedEvents("success");
+  kernel.news({ type: "run_news", run_id: "run-1", message: { type: "new_events", events, now_s: 1 } });
+
+  talk.want(false);
+  talk.want(true);
+  kernel.become("disconnected");
+  kernel.become("alive");
+  await settled();
+
+  expect(kernel.types().filter((type) => type === "follow_run")).toHaveLength(1);
 });
 
 it("tells the end of a run once, and not of those that were over before", async () => {
@@ -324,7 +374,7 @@ it("does not take what it refused earlier for a reason why it is silent", async 
   const kernel = readyKernel({ runs: [run()] });
   const { talk } = await wantedTalk(kernel);
   kernel.answers = () => ({ type: "refused", problem: "train is over." });
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
 
   kernel.tell({ kind: "closed", commId: "comm-1" });
 
@@ -334,13 +384,13 @@ it("does not take what it refused earlier for a reason why it is silent", async 
 it("test_u08: takes a stop long after another for the first of two, unless the ranks are ending", async () => {
   const kernel = readyKernel({ runs: [run()] });
   const { talk } = await wantedTalk(kernel);
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
   vi.advanceTimersByTime(10_001);
   expect(talk.heard.stopping.has("run-1")).toBe(false);
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
   vi.advanceTimersByTime(10_001);
   kernel.news({ type: "runs_now", runs: [run({ status: "stopping" })] });
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
 
   expect(kernel.asked.filter(({ type }) => type === "stop_named_run")).toEqual([
     { type: "stop_named_run", run_id: "run-1", now: false },
@@ -354,10 +404,10 @@ it("test_u08: does not take a stop that the kernel could not hear for the first 
   const { talk } = await wantedTalk(kernel);
 
   kernel.become("disconnected");
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
   kernel.become("alive");
   await settled();
-  await talk.stop("run-1");
+  await talk.stop("run-1", false);
 
   expect(kernel.asked.filter(({ type }) => type === "stop_named_run")).toEqual([
     { type: "stop_named_run", run_id: "run-1", now: false },

@@ -26,9 +26,8 @@ const PRECISION_WORDS: Record<string, string> = { no: "full", bf16: "bf16", fp16
 const CHECKS = ["always", "never"];
 const RANKS_ID = "accel-nb-num-ranks";
 
-export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, ...refused }: ChoiceFormProps) {
+export function ChoiceForm({ choice, hardware, settings, plan, planIsCurrent, refusal, numRefusals }: ChoiceFormProps) {
   const actions = useContext(PanelContext);
-  const { refusal, numRefusals } = refused;
   const change = (part: Partial<Choice>) => actions.choose({ ...choice, ...part });
   const all = withSettings(choice, settings);
   const meant = ranksMeant(all, hardware);

@@ -3,6 +3,7 @@ import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { type ICommandPalette, Notification } from "@jupyterlab/apputils";
 import type { LabNotebook } from "../notebook/labNotebook";
 import type { Notebooks } from "../notebook/notebooks";
+import type { CommandArguments } from "../panel/actions";
 import { COMMANDS, JUPYTER_COMMANDS } from "../panel/commandIds";
 import type { PanelModel } from "../panel/model";
 import { PANEL_ICON } from "../panel/panelWidget";
@@ -65,11 +66,18 @@ export function addCommands(app: JupyterFrontEnd, palette: ICommandPalette | nul
         return isPossible === undefined || (notebook !== null && isPossible(notebook));
       },
       execute: (args: { readonly [name: string]: unknown }) =>
-        acts[id]?.(typeof args.runId === "string" ? args.runId : undefined, args[PRESSED] === true),
+        acts[id]?.({
+          ...(typeof args.runId === "string" ? { runId: args.runId } : {}),
+          now: args.now === true,
+          isPressed: args[PRESSED] === true,
+        }),
       describedBy: {
         args: {
           type: "object",
-          properties: { runId: { type: "string", description: "The run; left out: the newest." } },
+          properties: {
+            runId: { type: "string", description: "The run; left out: the newest." },
+            now: { type: "boolean", description: "Of a stop: end the ranks at once, also with the first." },
+          },
         },
       },
     };
@@ -78,14 +86,15 @@ export function addCommands(app: JupyterFrontEnd, palette: ICommandPalette | nul
   }
 }
 
-type Act = (runId: string | undefined, isPressed: boolean) => unknown;
+type Act = (args: CommandArguments & { isPressed: boolean }) => unknown;
 
 function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Record<string, Act> {
-  const ofRun = (act: (notebook: LabNotebook, run: RunSummary) => unknown, onlyGoingOn: boolean): Act => {
-    return (runId) => {
+  type ActOfRun = (notebook: LabNotebook, run: RunSummary, args: CommandArguments) => unknown;
+  const ofRun = (act: ActOfRun, onlyGoingOn: boolean): Act => {
+    return (args) => {
       const notebook = notebooks.current;
-      const run = notebook && findRun(notebook, runId, onlyGoingOn);
-      return notebook && run && act(notebook, run);
+      const run = notebook && findRun(notebook, args.runId, onlyGoingOn);
+      return notebook && run && act(notebook, run, args);
     };
   };
   return {
@@ -96,7 +105,7 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
       model.refuse("");
       return notebooks.current?.insertCell();
     },
-    [COMMANDS.runCell]: (_, isPressed) =>
+    [COMMANDS.runCell]: ({ isPressed }) =>
       runCell(app, notebooks.current, (why) => {
         model.refuse(why);
         // Of the panel, whoever uses the palette or a key may see any part or none.
@@ -104,19 +113,18 @@ function actions(app: JupyterFrontEnd, { model, notebooks, panelId }: Parts): Re
           Notification.warning(why);
         }
       }),
-    [COMMANDS.stopRun]: ofRun(({ talk }, run) => talk?.stop(run.run_id), true),
+    [COMMANDS.stopRun]: ofRun(({ talk }, run, { now }) => talk?.stop(run.run_id, now === true), true),
     [COMMANDS.showStacks]: ofRun(({ talk }, run) => {
       app.shell.activateById(panelId);
       model.showRun(run.run_id);
       return talk?.askForStacks(run.run_id);
     }, true),
-    [COMMANDS.showRun]: (runId) =>
-      ofRun((_, run) => {
-        // Who names the run that is shown presses its title again, to hide it. The palette names none.
-        const hides = runId !== undefined && model.shown.openRun?.runId === run.run_id;
-        app.shell.activateById(panelId);
-        model.showRun(hides ? null : run.run_id);
-      }, false)(runId, false),
+    [COMMANDS.showRun]: ofRun((_, run, { runId }) => {
+      // Who names the run that is shown presses its title again, to hide it. The palette names none.
+      const hides = runId !== undefined && model.shown.openRun?.runId === run.run_id;
+      app.shell.activateById(panelId);
+      model.showRun(hides ? null : run.run_id);
+    }, false),
     [COMMANDS.jumpToCell]: ofRun(async (notebook, run) => {
       app.shell.activateById(notebook.panel.id);
       if (!(await notebook.jumpTo(run))) {
