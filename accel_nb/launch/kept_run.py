@@ -89,12 +89,14 @@ class KeptRun(Run):
             self._busy.release()
 
     def stop(self, grace_s: float | None = None, *, by: str = "handle") -> None:
-        """The first time, while a cell runs: end the cell. Between cells: end the ranks. With `grace_s`: end them."""
+        """While a cell runs: end the cell, however often it is asked. Between cells: end the ranks. With `grace_s`: end
+        them in any case.
+        """
         cell = self._cell
         if grace_s is not None:
             super().stop(grace_s, by=by)
         elif cell is not None:
-            cell.interrupt()
+            cell.end()
         else:
             self.let_go()
 
@@ -204,6 +206,11 @@ class _CellWatch:
     def waiting(self) -> list[int]:
         """Ranks that have not ended the cell."""
         return [rank for rank in self.cell.ranks if rank not in self.ended]
+
+    def end(self) -> None:
+        """End the cell, if that has not begun; never the ranks: who asks may not see yet that somebody has."""
+        if not self.interrupts:
+            self.interrupt()
 
     def interrupt(self) -> None:
         """End the cell; the second time, the ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -200,6 +201,42 @@ def test_y04_a_second_interrupt_ends_the_ranks(kernel: NotebookKernel) -> None:
     assert "and the kept ranks were ended. Logs: " in shown(stopped)
     assert "accel_nb: the kept ranks had ended, and with them their variables; these are new ones\n" in after.stdout
     assert said(after) == both("False")
+
+
+STOPS_TWICE = """
+import threading
+from pathlib import Path
+from accel_nb.jupyter.kept_cells import KEPT
+def stops_twice(up):
+    while not Path(up).exists():
+        time.sleep(0.01)
+    for by in ("panel", "view"):
+        KEPT._run.stop(by=by)
+        time.sleep(0.2)
+threading.Thread(target=stops_twice, args=({up!r},)).start()
+"""
+ENDS_SLOWLY = """
+from pathlib import Path
+try:
+    Path({up!r}).touch()
+    time.sleep(600)
+except KeyboardInterrupt:
+    time.sleep(1)
+    raise
+"""
+
+
+def test_u08_two_stops_that_know_nothing_of_each_other_end_the_cell_alone(
+    kernel: NotebookKernel, tmp_path: Path
+) -> None:
+    up = str(tmp_path / "up")
+    kernel.ok(STOPS_TWICE.format(up=up))
+
+    stopped = kernel.run(f"{KEEP}\n{ENDS_SLOWLY.format(up=up)}", 60)
+    after = kernel.ok(f"{KEEP}\nprint(count)")
+
+    assert "the 2 ranks and their variables stay." in shown(stopped)
+    assert said(after) == both("0")
 
 
 def test_e02_a_rank_that_dies_takes_the_others_along_and_is_explained(kernel: NotebookKernel) -> None:
