@@ -73,12 +73,16 @@ def daemonised() -> int:
 
 
 def orphan_zombies(num_orphans: int) -> int:
-    """How many ended processes wait for the keeper, which has inherited them."""
+    """How many ended processes wait for the keeper, which has inherited them, and go on waiting."""
     for _ in range(num_orphans):
         os.system("sleep 0.05 &")
     time.sleep(1.5)
-    states = [_state(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return states.count(("Z", os.getppid()))
+    deadline = time.monotonic() + 20
+    while True:
+        states = [_state(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        if not (left := states.count(("Z", os.getppid()))) or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
 
 
 def _state(pid: int) -> tuple[str, int]:
