@@ -136,22 +136,10 @@ def wheel_works_without_node(checkout: Path) -> None:
     venv.create(environment, symlinks=True, with_pip=False)
     [wheel] = (checkout / "dist").glob("*.whl")
     only_python = {**os.environ, "PATH": str(environment / "bin"), "PYTHONPATH": os.pathsep.join(sys.path[1:])}
+    # Whatever the environment of the tests has installed: it is on the path.
+    command = [sys.executable, "-m", "pip", "--python", environment / "bin/python", "install", "--ignore-installed"]
     installed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            environment / "bin/python",
-            "install",
-            "--no-deps",
-            "--no-index",
-            wheel,
-        ],
-        env=only_python,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--no-deps", "--no-index", wheel], env=only_python, capture_output=True, text=True, check=False
     )
     assert installed.returncode == 0, installed.stderr
 
