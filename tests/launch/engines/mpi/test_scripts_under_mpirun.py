@@ -26,6 +26,7 @@ losses = trained()
 state = PartialState()
 with open(f"{sys.argv[1]}.{state.process_index}", "w") as file:
     json.dump([state.process_index, state.local_process_index, state.num_processes, losses], file)
+state.destroy_process_group()  # torch aborts a process now and then that ends with a group open (pytorch#190489)
 """
 
 
