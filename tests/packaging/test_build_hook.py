@@ -137,7 +137,15 @@ def wheel_works_without_node(checkout: Path) -> None:
     [wheel] = (checkout / "dist").glob("*.whl")
     only_python = {**os.environ, "PATH": str(environment / "bin"), "PYTHONPATH": os.pathsep.join(sys.path[1:])}
     # Whatever the environment of the tests has installed: it is on the path.
-    command = [sys.executable, "-m", "pip", "--python", environment / "bin/python", "install", "--ignore-installed"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(environment / "bin/python"),
+        "install",
+        "--ignore-installed",
+    ]
     installed = subprocess.run(
         [*command, "--no-deps", "--no-index", wheel], env=only_python, capture_output=True, text=True, check=False
     )
