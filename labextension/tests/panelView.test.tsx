@@ -343,7 +343,8 @@ it("test_u08: stops at once from the view of a run whose ranks somebody else has
 
   const message = { type: "new_events", events: [{ type: "stop_requested", by: "handle" }], now_s: 1 };
   act(() => kernel.news({ type: "run_news", run_id: "run-1", message }));
-  expect(stopWords(), "the list has not heard of it").toEqual(["Stop", "Stop now"]);
+  expect(stopWords(), "the kernel's list has not been told anew").toEqual(["Stop now", "Stop now"]);
+  expect(page.querySelector(".accel-panel-status")?.textContent).toContain("stopping");
   act(() => stopInView()?.click());
 
   expect(executed).toEqual([["accel-nb:stop-run", { runId: "run-1", now: true }]]);

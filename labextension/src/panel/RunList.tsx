@@ -7,7 +7,7 @@ import type { Actions } from "../views/actions";
 import { RunView } from "../views/RunView";
 import { PanelContext } from "./actions";
 import { COMMANDS } from "./commandIds";
-import { goesOn, inOrder, ranksOf, runStatusText } from "./runs";
+import { asFarAs, goesOn, inOrder, ranksOf, runStatusText } from "./runs";
 
 interface RunListProps {
   runs: readonly RunSummary[];
@@ -24,15 +24,19 @@ export function RunList({ runs, clockAheadS, stopping, openRun }: RunListProps) 
   }
   return (
     <ol class="accel-panel-runs">
-      {inOrder(runs).map((run) => (
-        <RunItem
-          key={run.run_id}
-          run={run}
-          clockAheadS={clockAheadS}
-          isStopping={run.status === "stopping" || stopping.has(run.run_id)}
-          shown={openRun?.runId === run.run_id ? openRun.shown : null}
-        />
-      ))}
+      {inOrder(runs).map((listed) => {
+        const shown = openRun?.runId === listed.run_id ? openRun.shown : null;
+        const run = shown === null ? listed : asFarAs(listed, shown.state.status);
+        return (
+          <RunItem
+            key={run.run_id}
+            run={run}
+            clockAheadS={clockAheadS}
+            isStopping={run.status === "stopping" || stopping.has(run.run_id)}
+            shown={shown}
+          />
+        );
+      })}
     </ol>
   );
 }

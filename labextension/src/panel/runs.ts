@@ -7,6 +7,14 @@ export function goesOn(run: RunSummary): boolean {
   return run.status === "starting" || run.status === "running" || run.status === "stopping";
 }
 
+const STAGES: readonly string[] = ["starting", "running", "stopping"];
+
+/** A run that goes on, as far as its open view knows it: that is told at once, the list every two seconds. */
+export function asFarAs(run: RunSummary, shown: RunSummary["status"]): RunSummary {
+  const isBehind = STAGES.includes(run.status) && STAGES.indexOf(shown) > STAGES.indexOf(run.status);
+  return isBehind ? { ...run, status: shown } : run;
+}
+
 export function runStatusText(status: RunSummary["status"]): { sign: string; word: string } {
   return status === "unknown" ? { sign: "?", word: "unknown" } : statusText(status);
 }
