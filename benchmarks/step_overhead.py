@@ -32,9 +32,9 @@ NUM_PAIRS = 10
 NUM_STEPS = {"cpu": 1000, "cuda": 200}
 NUM_STEPS_SHORT = 80
 NUM_STEPS_OF_PART = 40
-"""Of each round: every side takes so many steps in turn, so that a disturbance meets all of them, enough of them that what
-a library does is in the caches, as it is where it alone trains. A pass over a loader is not divided: how it begins is
-part of what it costs, spread over its batches.
+"""Of each round: every side takes so many steps in turn, so that a disturbance meets all of them, enough of them that
+what a library does is in the caches, as it is where it alone trains. A pass over a loader is not divided: how it begins
+is part of what it costs, spread over its batches.
 """
 NUM_BATCHES = 200
 """Of a pass over a loader, at most."""
