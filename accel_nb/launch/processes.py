@@ -87,34 +87,59 @@ def children() -> list[int]:
     return found
 
 
+def _listed(folder: str) -> list[Path]:
+    """What is in a folder of a process; nothing when that is gone, or not ours to look into.
+
+    Not by ``Path.glob``, which raises for a folder that goes between two of its own steps (Python 3.11).
+    """
+    try:
+        return list(Path(folder).iterdir())
+    except OSError:
+        return []
+
+
 def descendants(pid: int) -> list[int]:
     """Pids of what the process has started and what that has started, the nearest first."""
     found: list[int] = []
     parents = [pid]
     while parents:
         parent = parents.pop(0)
-        for thread in Path(f"/proc/{parent}/task").glob("*/children"):
+        for thread in _listed(f"/proc/{parent}/task"):
             # A thread may end between the listing and the read.
             with contextlib.suppress(OSError):
-                parents += (started := [*map(int, thread.read_text().split())])
+                parents += (started := [*map(int, (thread / "children").read_text().split())])
                 found += started
     return found
 
 
 def handles_signal(pid: int, number: int) -> bool:
     """Whether the process has a handler for that signal (``SigCgt`` of proc_pid_status(5)); False when it is gone."""
+    return bool(_signals(pid, "SigCgt") >> (number - 1) & 1)
+
+
+def blocks_signal(pid: int, number: int) -> bool:
+    """Whether its first thread blocks that signal now (``SigBlk`` of proc_pid_status(5)); False when it is gone.
+
+    A handler does while it runs. subprocess blocks all signals in a child that is to become another program, whose
+    handlers are then still its parent's: what such a child is sent waits until it has none, and kills it.
+    """
+    return bool(_signals(pid, "SigBlk") >> (number - 1) & 1)
+
+
+def _signals(pid: int, kind: str) -> int:
+    """A mask, signal 1 in its lowest bit."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, mask = line.partition(":")
-            if name == "SigCgt":
-                return bool(int(mask, 16) >> (number - 1) & 1)
-    return False
+            if name == kind:
+                return int(mask, 16)
+    return 0
 
 
 def has_open(pid: int, file: Path) -> bool:
     """Whether the process has a descriptor of `file`; False when it is gone or is not ours to look into."""
     target = str(file.resolve())
-    for entry in Path(f"/proc/{pid}/fd").glob("*"):
+    for entry in _listed(f"/proc/{pid}/fd"):
         # A descriptor may be closed between the listing and the look.
         with contextlib.suppress(OSError):
             if str(entry.readlink()) == target:
@@ -131,10 +156,11 @@ def open_fds() -> set[int]:
 def state_of(pid: int) -> str:
     """What the system says the threads of a process do: ``D (disk sleep)``. Empty when it is gone."""
     states: set[str] = set()
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+    for thread in _listed(f"/proc/{pid}/task"):
         # A thread may end between the listing and the read.
         with contextlib.suppress(OSError):
-            states |= {line.split("\t")[1] for line in status.read_text().splitlines() if line.startswith("State:")}
+            lines = (thread / "status").read_text().splitlines()
+            states |= {line.split("\t")[1] for line in lines if line.startswith("State:")}
     # The first thread of a process that ends waits for the others as a zombie.
     living = {state for state in states if not state.startswith("Z")}
     return ", ".join(sorted(living or states))

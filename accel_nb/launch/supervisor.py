@@ -90,8 +90,11 @@ class Supervisor:
         self._command(Stop(by=by, grace_s=grace_s))
 
     def ask_for_stacks(self, timeout_s: float) -> dict[int, str] | None:
-        """Python stacks of the running ranks; None when they did not come in time."""
-        self._stacks_came.clear()
+        """Python stacks of the running ranks, empty once they have ended; None when they did not come in time."""
+        with self._close_lock:
+            if self._closed:
+                return {}
+            self._stacks_came.clear()
         self._command(DumpStacks())
         return self._stacks if self._stacks_came.wait(timeout_s) else None
 
@@ -124,6 +127,7 @@ class Supervisor:
         try:
             while not self._over:
                 self._watch(self._begin())
+                self._answer_stacks({})
             self._learn()
         except Exception as error:  # noqa: BLE001  handed to the caller's thread, which raises it
             self.error = error
@@ -134,6 +138,13 @@ class Supervisor:
                 os.close(self._wake_write)
                 for _, fds in self._commands:
                     _close_all(fds)
+            self._answer_stacks({})
+
+    def _answer_stacks(self, text_by_rank: dict[int, str]) -> None:
+        """Unless the question is answered: what has just come is not to be lost to ranks that end."""
+        if not self._stacks_came.is_set():
+            self._stacks = text_by_rank
+            self._stacks_came.set()
 
     def _learn(self) -> None:
         """Have the engine prepare the next run. That it cannot does not touch this one, which is over."""
@@ -212,8 +223,7 @@ class Supervisor:
                     os.close(before)
                 self.value_fds[message.rank] = group.take_fd()
             case Stacks():
-                self._stacks = message.text_by_rank
-                self._stacks_came.set()
+                self._answer_stacks(message.text_by_rank)
             case KeeperHello():
                 # For another attempt, should there be one.
                 self._tries_left = self._engine.num_tries()

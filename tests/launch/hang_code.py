@@ -6,6 +6,7 @@ import atexit
 import itertools
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -186,6 +187,21 @@ def an_exit_handler_waits(go_on: str) -> str:
             time.sleep(0.05)  # on the way out
 
     return "done"
+
+
+def starts_programs(seconds: float) -> set[int]:
+    """Their exit codes, of one after another for so long."""
+    codes = set()
+    end = time.monotonic() + seconds
+    print("up", flush=True)
+    while time.monotonic() < end:
+        codes.add(subprocess.run(["true"], check=False).returncode)
+    return codes
+
+
+def becomes_another_program(seconds: float) -> None:
+    print("up", flush=True)
+    os.execvp("sleep", ["sleep", str(seconds)])
 
 
 def holds_the_interpreter() -> None:

@@ -257,6 +257,28 @@ def test_k14_w22_stacks_of_a_rank_that_holds_the_interpreter_and_of_workers(runs
     assert "in holds_the_interpreter" in stacks[1]
 
 
+def test_k14_programs_that_a_rank_starts_are_not_killed_by_the_question_for_stacks(runs: list[Run]) -> None:
+    """Until it has become the program, a child looks like the rank: with its files and its handlers."""
+    run = until_up(start(hang_code.starts_programs, 5.0))
+    runs.append(run)
+
+    while not run.state.ended:
+        run.stacks()
+
+    assert run.wait(10)
+    assert list(run.result()) == [{0}, {0}]
+
+
+def test_k14_a_rank_that_has_become_another_program_is_not_killed_by_the_question(runs: list[Run]) -> None:
+    run = until_up(start(hang_code.becomes_another_program, 3.0))
+    runs.append(run)
+    time.sleep(0.5)
+
+    assert run.stacks() == {0: "", 1: ""}
+    assert run.wait(20)
+    assert [state.signal for state in run.state.ranks.values()] == [None, None]
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_k14_stacks_of_workers(method: str, runs: list[Run]) -> None:
     run = start(hang_code.reads, 2, method, 60.0)
@@ -265,7 +287,8 @@ def test_k14_stacks_of_workers(method: str, runs: list[Run]) -> None:
     end = time.monotonic() + 40
     stacks: dict[int, str] = {}
     while not any(where in text for text in stacks.values()):
-        assert time.monotonic() < end, stacks
+        assert time.monotonic() < end, (stacks, run.state)
+        assert run.state.status != "failed", run.state.failures
         time.sleep(0.2)
         started = time.monotonic()
         stacks = run.stacks()

@@ -104,7 +104,9 @@ class _RankDump:
         self._offset = rank.stack_bytes()
         self._seen, self._seen_s = "", now
         self._give_up_s = self._end_s
-        rank.send_signal(STACK_SIGNAL)
+        # A rank that has become another program would be killed.
+        if not self._cannot_answer():
+            rank.send_signal(STACK_SIGNAL)
 
     def step(self, now: float) -> bool:
         """Go on; whether all is done."""
@@ -112,13 +114,14 @@ class _RankDump:
         if text != self._seen:
             self._seen, self._seen_s = text, now
         settled = bool(text) and now - self._seen_s >= _QUIET_S
-        if not settled and now < self._give_up_s and not self._is_gone():
+        if not settled and now < self._give_up_s and not self._cannot_answer():
             return False
         self._keep(text)
         return not self._ask_next(now)
 
-    def _is_gone(self) -> bool:
-        return self._rank.gone if self._asked is None else not processes.handles_signal(self._asked, STACK_SIGNAL)
+    def _cannot_answer(self) -> bool:
+        asked = self._rank.pid if self._asked is None else self._asked
+        return not processes.handles_signal(asked, STACK_SIGNAL)
 
     def _keep(self, text: str) -> None:
         if self._asked is None:
@@ -140,12 +143,18 @@ class _RankDump:
         return False
 
     def _signal(self, pid: int) -> bool:
-        """Ask a child, but only one that has the rank's file open and handles the signal: it would kill any other."""
+        """Ask a child, but only one that has the rank's file open and handles the signal: it would kill any other.
+
+        One that is about to become another program blocks the signal until it has lost its handler; looked at in that
+        order, since it goes on meanwhile.
+        """
         with contextlib.suppress(OSError):
             pidfd = os.pidfd_open(pid)
             try:
                 # After the pidfd is there: what is found is then true of the process that it names, or of none.
-                if self._rank.writes_stacks(pid) and processes.handles_signal(pid, STACK_SIGNAL):
+                blocked = processes.blocks_signal(pid, STACK_SIGNAL)
+                handled = processes.handles_signal(pid, STACK_SIGNAL)
+                if handled and not blocked and self._rank.writes_stacks(pid):
                     signal.pidfd_send_signal(pidfd, STACK_SIGNAL)
                     return True
             finally:
