@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import socket
 
+from ..host_names import look_up_in_hosts_file
 from ..planning.ports import bind_loopback
 
 
 class RunStore:
-    """A TCPStore on the loopback interface. Gives the process threads: nothing may be forked from it afterwards."""
+    """A TCPStore on the loopback interface. Gives the process threads: nothing may be forked from it afterwards.
+
+    Nor does the process look up names of other machines from then on.
+    """
 
     def __init__(self, listening_fd: int | None = None) -> None:
         """`listening_fd`: a bound, listening socket, owned from now on; None binds a port of the system's choice.
@@ -18,6 +22,7 @@ class RunStore:
         """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
 
+        look_up_in_hosts_file()
         listener = bind_loopback(None) if listening_fd is None else socket.socket(fileno=listening_fd)
         self.host: str
         self.port: int

@@ -26,6 +26,7 @@ from ...errors import RendezvousTimeout
 from ...protocol import environment, ledger
 from ...protocol.commands import RankOrder
 from ...protocol.places import users_place
+from ..host_names import looked_up_in_hosts_file
 from .hidden_group import HiddenGroup
 
 if TYPE_CHECKING:
@@ -105,14 +106,14 @@ class GroupShim:
     def connect(self, host: str, port: int) -> None:
         """Connect to the store that the coming run will use. Does nothing in a process without torch."""
         if "torch" in sys.modules:
-            self._client = _connected(host, port)
+            self._client = _connected_early(host, port)
 
     def stand_by(self, context: ShimContext, device: torch.device) -> None:
         """Open, with all ranks of the coming run, the default group that it is planned for, and hide it."""
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in __all__
 
         # With a connection of its own: the group's threads use it, and must not make others wait.
-        store = PrefixStore("standby", _connected(context.host, context.port))
+        store = PrefixStore("standby", _connected_early(context.host, context.port))
         self._hidden = HiddenGroup(
             self._originals["init_process_group"],
             self._originals["destroy_process_group"],
@@ -293,6 +294,12 @@ def _world_size() -> int:
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_initialized() else 0
+
+
+def _connected_early(host: str, port: int) -> TCPStore:
+    """To this machine, before code of the user's runs: nothing looks up names of other machines meanwhile."""
+    with looked_up_in_hosts_file():
+        return _connected(host, port)
 
 
 def _connected(host: str, port: int) -> TCPStore:
