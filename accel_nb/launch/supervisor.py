@@ -208,7 +208,8 @@ class Supervisor:
             command, fds = self._commands.popleft()
             if isinstance(command, Stop):
                 self._stop = command
-                self._give_up_s = time.monotonic() + command.grace_s + TERM_TO_KILL_S + KILL_KEEPER_S
+                ends_s = time.monotonic() + command.grace_s + TERM_TO_KILL_S + KILL_KEEPER_S
+                self._give_up_s = min(self._give_up_s, ends_s)
             group.send(command, fds)
             _close_all(fds)
 

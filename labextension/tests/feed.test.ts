@@ -54,6 +54,34 @@ it("ignores an older snapshot that another page had asked for", () => {
   expect(feed.shown.state.status).toBe("running");
 });
 
+it("keeps news that overtake the whole run", () => {
+  const events = recordedEvents("success");
+  const { feed } = newFeed();
+  const before = newFeed().feed;
+  for (const event of events.slice(0, 40)) {
+    before.receive({ type: "new_events", events: [event], now_s: 1 });
+  }
+
+  feed.receive({ type: "new_events", events: events.slice(30), now_s: 1 });
+  feed.receive(wholeRun(before.shown.state));
+
+  expect(feed.shown.state).toEqual(pythonState("success"));
+});
+
+it("counts lines that were left out once when that news overtakes the whole run", () => {
+  const { feed } = newFeed();
+  const started: RunEvent = { type: "rank_started", rank: 0, pid: 7, device: "cpu", sequence: 1 };
+  const leftOut: RunEvent = { type: "events_dropped", rank: 0, lines: 5, sequence: 0 };
+  const knows = newFeed().feed;
+  knows.receive({ type: "new_events", events: [started, leftOut], now_s: 1 });
+  expect(knows.shown.state.ranks[0]?.dropped_lines).toBe(5);
+
+  feed.receive({ type: "new_events", events: [leftOut], now_s: 1 });
+  feed.receive(wholeRun(knows.shown.state));
+
+  expect(feed.shown.state.ranks[0]?.dropped_lines).toBe(5);
+});
+
 it("reckons with a kernel whose clock differs", () => {
   const { feed } = newFeed();
 

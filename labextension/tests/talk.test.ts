@@ -210,6 +210,18 @@ it("shows what the kernel refuses", async () => {
   expect(talk.heard.problem).toBe("There is no run x.");
 });
 
+it("shows what the kernel refuses to a person also when it plans meanwhile", async () => {
+  const kernel = readyKernel();
+  const { talk } = await wantedTalk(kernel);
+  kernel.answers = (request) =>
+    request.type === "ask_plan" ? { type: "accepted" } : { type: "refused", problem: "There is no run x." };
+
+  await talk.stop("x", false);
+  await talk.askPlan(NO_CHOICE);
+
+  expect(talk.heard.problem).toBe("There is no run x.");
+});
+
 it("takes the plan of its own newest question only", async () => {
   const kernel = readyKernel();
   const { talk } = await wantedTalk(kernel);

@@ -94,13 +94,15 @@ def test_a_killed_keeper_is_told_when_there_is_no_place_for_logs_any_more(
     expect_gone(started)
 
 
-def test_a_stopped_keeper_is_killed_when_the_run_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [(0.0,), (0.0, 600.0)], ids=["once", "and_again_with_more_patience"])
+def test_a_stopped_keeper_is_killed_when_the_run_is_stopped(stops: tuple[float, ...], tmp_path: Path) -> None:
     """A process that is stuck, as in a dead network file system, must not hold the cell."""
     run, started = with_children(tmp_path)
     keeper = id_of(keeper_of(run))
     os.kill(keeper[0], signal.SIGSTOP)
 
-    run.stop(0.0)
+    for grace_s in stops:
+        run.stop(grace_s)
 
     assert run.wait(20)
     assert run.status == "stopped"

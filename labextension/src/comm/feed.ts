@@ -1,5 +1,5 @@
 /** What one page knows of one run: messages of the kernel in, what is to be shown out. */
-import { decodeMessage } from "../protocol/decode";
+import { decodeMessage, type RunEvent } from "../protocol/decode";
 import type { NewEvents, RunState, StackTexts, WholeRun } from "../protocol/generated";
 import { logFrom, type RunLog, withEvents } from "../run/log";
 import { advanceAll, NEW_RUN } from "../run/state";
@@ -34,6 +34,8 @@ const NOTHING: Shown = {
 
 export class RunFeed {
   private now = NOTHING;
+  /** What came before the first whole run, which may have been made before it: answers take another way than news. */
+  private early: NewEvents[] = [];
 
   /** `connect` asks the kernel for the whole run; `changed` is called after each message that told something. */
   constructor(
@@ -65,7 +67,10 @@ export class RunFeed {
       case "whole_run":
         return this.replaced(message);
       case "new_events":
-        return this.advanced(message);
+        if (!this.now.connected) {
+          this.early.push(message);
+        }
+        return advanced(this.now, message, this.clockS());
       case "stack_texts":
         return { ...this.now, stacks: message };
     }
@@ -77,7 +82,7 @@ export class RunFeed {
     if (this.now.connected && message.state.sequence < state.sequence) {
       return this.now;
     }
-    return {
+    const whole: Shown = {
       ...this.now,
       state: message.state,
       log: logFrom(message.lines),
@@ -86,17 +91,24 @@ export class RunFeed {
       canHear: message.can_hear,
       connected: true,
     };
+    const early = this.early.splice(0).map((news) => ({ ...news, events: news.events.filter(isNumbered) }));
+    return early.reduce((known, news) => advanced(known, news, this.clockS()), whole);
   }
+}
 
-  private advanced(message: NewEvents): Shown {
-    const news = message.events.filter((event) => !event.sequence || event.sequence > this.now.state.sequence);
-    const begun = news.find((event) => event.type === "run_started");
-    return {
-      ...this.now,
-      state: advanceAll(this.now.state, news),
-      log: withEvents(this.now.log, news),
-      startedS: this.now.startedS || (begun?.time_s ?? 0),
-      clockAheadS: message.now_s - this.clockS(),
-    };
-  }
+/** Others count what was left out: what the whole run knows of that is not to be counted twice. */
+function isNumbered(event: RunEvent): boolean {
+  return (event.sequence ?? 0) > 0;
+}
+
+function advanced(known: Shown, message: NewEvents, clockS: number): Shown {
+  const news = message.events.filter((event) => !event.sequence || event.sequence > known.state.sequence);
+  const begun = news.find((event) => event.type === "run_started");
+  return {
+    ...known,
+    state: advanceAll(known.state, news),
+    log: withEvents(known.log, news),
+    startedS: known.startedS || (begun?.time_s ?? 0),
+    clockAheadS: message.now_s - clockS,
+  };
 }

@@ -67,6 +67,8 @@ export class KernelTalk {
   private wanted = false;
   /** Begins anywhere: all pages of a kernel hear the answers to each other's questions. */
   private question = Math.floor(Math.random() * 2 ** 40);
+  /** The request that the kernel has refused last. */
+  private refused: PanelRequest["type"] | null = null;
   /** What the newest question is about; null: nobody has asked, or the kernel has refused it. */
   private planned: Choice | null = null;
 
@@ -208,7 +210,7 @@ export class KernelTalk {
     if (life !== this.life || reply === undefined) {
       return undefined;
     }
-    this.hearReply(reply);
+    this.hearReply(request, reply);
     return reply;
   }
 
@@ -228,7 +230,7 @@ export class KernelTalk {
     }
   }
 
-  private hearReply(reply: PanelReply): void {
+  private hearReply(request: PanelRequest, reply: PanelReply): void {
     switch (reply.type) {
       case "kernel_facts":
         this.hearFacts(reply);
@@ -237,10 +239,14 @@ export class KernelTalk {
         this.feeds.get(reply.run_id)?.receive(reply.message);
         break;
       case "refused":
+        this.refused = request.type;
         this.set({ problem: reply.problem });
         break;
       case "accepted":
-        this.set({ problem: "" });
+        // A plan is asked for by itself: what was refused to a person stays to be read.
+        if (request.type !== "ask_plan" || this.refused === "ask_plan") {
+          this.set({ problem: "" });
+        }
     }
   }
 
