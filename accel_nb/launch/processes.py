@@ -129,7 +129,8 @@ def blocks_signal(pid: int, number: int) -> bool:
 def _signals(pid: int, kind: str) -> int:
     """A mask, signal 1 in its lowest bit."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        # A name is cut after 15 bytes, also within a character.
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             name, _, mask = line.partition(":")
             if name == kind:
                 return int(mask, 16)
@@ -159,7 +160,7 @@ def state_of(pid: int) -> str:
     for thread in _listed(f"/proc/{pid}/task"):
         # A thread may end between the listing and the read.
         with contextlib.suppress(OSError):
-            lines = (thread / "status").read_text().splitlines()
+            lines = (thread / "status").read_text(errors="replace").splitlines()
             states |= {line.split("\t")[1] for line in lines if line.startswith("State:")}
     # The first thread of a process that ends waits for the others as a zombie.
     living = {state for state in states if not state.startswith("Z")}

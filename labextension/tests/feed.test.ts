@@ -82,6 +82,25 @@ it("counts lines that were left out once when that news overtakes the whole run"
   expect(feed.shown.state.ranks[0]?.dropped_lines).toBe(5);
 });
 
+it("does not go back to a whole run of before the end, which the kernel has told without a number", () => {
+  const { feed } = newFeed();
+  const running = { ...NEW_RUN, sequence: 9, status: "running" as const };
+  feed.receive(wholeRun({ ...running, status: "failed" }));
+
+  feed.receive(wholeRun(running));
+
+  expect(feed.shown.state.status).toBe("failed");
+});
+
+it("takes the clock of the whole run, also after news that overtook it", () => {
+  const { feed } = newFeed();
+  feed.receive({ type: "new_events", events: [], now_s: 82 });
+
+  feed.receive(wholeRun());
+
+  expect(feed.shown.clockAheadS).toBe(-10);
+});
+
 it("reckons with a kernel whose clock differs", () => {
   const { feed } = newFeed();
 

@@ -24,6 +24,8 @@ def asks() -> float:
 
     with contextlib.suppress(OSError):
         socket.gethostbyname("node7.example")
+    with contextlib.suppress(OSError):
+        socket.gethostbyaddr("192.0.2.7")
     return 0.0
 
 
@@ -33,7 +35,7 @@ def by_torch_alone() -> None:
     TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def main(what: str) -> None:
+def main(what: str, port: str | None = None) -> None:
     from accel_nb import notebook_launcher
 
     if what == "by_torch_alone":
@@ -41,8 +43,10 @@ def main(what: str) -> None:
     else:
         # The second is on ranks that were forked ahead.
         for _ in range(2):
-            print(list(notebook_launcher({"sums": sums, "asks": asks}[what], num_processes=2, device="cpu")))
+            use_port = None if port is None else int(port)
+            function = {"sums": sums, "asks": asks}[what]
+            print(list(notebook_launcher(function, num_processes=2, device="cpu", use_port=use_port)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -10,7 +10,15 @@ import textwrap
 
 import pytest
 
-from accel_nb.launch.processes import children, decode_status, oom_kills, thread_names
+from accel_nb.launch.processes import (
+    blocks_signal,
+    children,
+    decode_status,
+    handles_signal,
+    oom_kills,
+    state_of,
+    thread_names,
+)
 
 
 def run_python(code: str) -> str:
@@ -30,6 +38,28 @@ def test_children_include_zombies_until_they_are_waited_for() -> None:
 
     child.wait()
     assert child.pid not in children()
+
+
+def test_what_a_process_does_with_a_signal_whatever_its_name_is_cut_to() -> None:
+    code = """
+        import signal, sys
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        open("/proc/self/comm", "wb").write("rank 训练进程名".encode())
+        print("up", flush=True)
+        sys.stdin.read()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+
+        assert handles_signal(child.pid, signal.SIGUSR1)
+        assert not handles_signal(child.pid, signal.SIGUSR2)
+        assert blocks_signal(child.pid, signal.SIGUSR2)
+        assert not blocks_signal(child.pid, signal.SIGUSR1)
+        assert state_of(child.pid)
 
 
 def test_y04_everything_below_a_subreaper_is_ended_daemonised_grandchildren_too() -> None:

@@ -29,6 +29,7 @@ from ...protocol.commands import (
     RunCommand,
     RunOrder,
     Stop,
+    StoreAddress,
     ToRanks,
     Value,
 )
@@ -143,6 +144,8 @@ class Keeper:
         payload = self._channel.take_fd()
         if order.port_given:
             self._store = RunStore(self._channel.take_fd())
+            for rank in self._ranks:
+                rank.channel.send(StoreAddress(host=self._store.host, port=self._store.port))
         port = order.store_port if self._store is None else self._store.port
         self._events.begin(order)
         if order.attempt == 0:

@@ -105,7 +105,7 @@ class _RankDump:
         self._seen, self._seen_s = "", now
         self._give_up_s = self._end_s
         # A rank that has become another program would be killed.
-        if not self._cannot_answer():
+        if not self._cannot_answer() and rank.writes_stacks(rank.pid):
             rank.send_signal(STACK_SIGNAL)
 
     def step(self, now: float) -> bool:

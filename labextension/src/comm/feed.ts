@@ -2,7 +2,7 @@
 import { decodeMessage, type RunEvent } from "../protocol/decode";
 import type { NewEvents, RunState, StackTexts, WholeRun } from "../protocol/generated";
 import { logFrom, type RunLog, withEvents } from "../run/log";
-import { advanceAll, NEW_RUN } from "../run/state";
+import { advanceAll, hasEnded, NEW_RUN } from "../run/state";
 
 /** All that the views take. A new one for each change. */
 export interface Shown {
@@ -79,7 +79,8 @@ export class RunFeed {
   /** A snapshot that was made before what is known here is of no use: another page had asked for it. */
   private replaced(message: WholeRun): Shown {
     const { state, startedS } = this.now;
-    if (this.now.connected && message.state.sequence < state.sequence) {
+    const isOlder = message.state.sequence < state.sequence || (hasEnded(state) && !hasEnded(message.state));
+    if (this.now.connected && isOlder) {
       return this.now;
     }
     const whole: Shown = {
@@ -91,14 +92,15 @@ export class RunFeed {
       canHear: message.can_hear,
       connected: true,
     };
-    const early = this.early.splice(0).map((news) => ({ ...news, events: news.events.filter(isNumbered) }));
-    return early.reduce((known, news) => advanced(known, news, this.clockS()), whole);
+    const early = this.early.splice(0).map((news) => ({ ...news, events: news.events.filter(maybeNew) }));
+    const known = early.reduce((before, news) => advanced(before, news, this.clockS()), whole);
+    return { ...known, clockAheadS: whole.clockAheadS };
   }
 }
 
-/** Others count what was left out: what the whole run knows of that is not to be counted twice. */
-function isNumbered(event: RunEvent): boolean {
-  return (event.sequence ?? 0) > 0;
+/** Without a number it is not to be known whether the whole run has counted what was left out. */
+function maybeNew(event: RunEvent): boolean {
+  return event.type !== "events_dropped" || Boolean(event.sequence);
 }
 
 function advanced(known: Shown, message: NewEvents, clockS: number): Shown {
