@@ -79,7 +79,9 @@ export class RunFeed {
   /** A snapshot that was made before what is known here is of no use: another page had asked for it. */
   private replaced(message: WholeRun): Shown {
     const { state, startedS } = this.now;
-    const isOlder = message.state.sequence < state.sequence || (hasEnded(state) && !hasEnded(message.state));
+    const ahead = message.state.sequence - state.sequence;
+    // The kernel tells by itself, without a number, that a run has ended whose keeper is gone.
+    const isOlder = ahead < 0 || (ahead === 0 && hasEnded(state) && !hasEnded(message.state));
     if (this.now.connected && isOlder) {
       return this.now;
     }
