@@ -186,6 +186,19 @@ def test_w05_a_search_meets_again_after_one_that_a_rank_did_not_come_to(kernel: 
     assert {rank for rank, lines in said(again).items() if "8" in lines} == {0, 1}
 
 
+def test_w05_checkpoints_are_saved_after_one_that_a_rank_did_not_come_to(
+    kernel: NotebookKernel, tmp_path: Path
+) -> None:
+    save = f"accelerator = Accelerator()\n{{}}accelerator.save_state({str(tmp_path / 'saved')!r})\nprint('saved')"
+    kernel.ok(f"{KEEP}\nfrom accel_nb import Accelerator\nrank = int(os.environ['RANK'])")
+
+    failed = kernel.run(f"{KEEP}\n{save.format('if rank: raise ValueError(7)' + chr(10))}")
+    again = kernel.ok(f"{KEEP}\n{save.format('')}")
+
+    assert "ValueError: 7" in shown(failed)
+    assert {rank for rank, lines in said(again).items() if "saved" in lines} == {0, 1}
+
+
 def test_y04_a_second_interrupt_ends_the_ranks(kernel: NotebookKernel) -> None:
     cell = kernel.start(
         f"{KEEP}\nimport signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"

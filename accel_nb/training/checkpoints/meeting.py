@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +32,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # all are public,
 )
 
 from ...errors import CheckpointError
-from ...protocol import environment
+from ...protocol import environment, ledger
 from ..operations.group_store import wait_for_keys
 from ..ranks.process_group import RankFacts
 
@@ -60,20 +61,49 @@ _OVER = "over"
 
 @dataclass
 class _Counts:
-    """Of this process, not of one Accelerator: its ranks may use one to train and another to save."""
+    """Of this process, not of one Accelerator: its ranks may use one to train and another to save. Kept ranks begin
+    again with each cell, since one may have left the last cell before it came as far as the others.
+    """
 
+    cell: int
+    """`ledger.cell_of_kept_ranks`."""
     meetings: int = 0
     """Number of the one that this rank came to last, alike on all ranks."""
     joins: int = 0
-    """Blocks in which ranks may have unequally many backwards that are over."""
+    """Blocks in which ranks may have unequally many backwards that are over, alike on all ranks."""
     backwards: int = 0
     """How many that wait for the other ranks this one has begun since the last of these blocks."""
     trainer: int = 0
     """The thread that began the last one."""
-    are_watched: bool = False
+    watcher: _Watcher | None = None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Alike on ranks that have come equally far."""
+        return self.joins, self.backwards
+
+    def name(self, number: int) -> str:
+        """What the keys of the `number`-th meeting begin with."""
+        # A launcher that starts the ranks again may keep its store.
+        return f"accel_nb/meeting/{environment.run_and_attempt()}/{self.cell}/{number}"
 
 
-_counts = _Counts()
+_counts = _Counts(cell=0)
+
+
+def _current() -> _Counts:
+    """Called by the thread that trains."""
+    global _counts  # noqa: PLW0603  one per process is the point
+    if _counts.cell != (cell := ledger.cell_of_kept_ranks()):
+        _end_watching()
+        _counts = _Counts(cell)
+    return _counts
+
+
+@atexit.register
+def _end_watching() -> None:
+    if _counts.watcher is not None:
+        _counts.watcher.end()
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -81,7 +111,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
     operation: str
     progress: tuple[int, int]
-    """`_Counts.joins` and `_Counts.backwards`: alike on ranks that have come equally far."""
+    """`_Counts.progress`."""
 
 
 class Meeting:
@@ -93,27 +123,30 @@ class Meeting:
 
     def note_backward(self) -> None:
         """This rank begins a backward that waits for the other ranks. Of others each rank may have its own number."""
-        _counts.backwards += 1
-        _counts.trainer = threading.get_ident()
-        if not _counts.are_watched and self._facts.num_processes > 1:
-            _counts.are_watched = True
-            _watch(self._facts.process_index)
+        counts = _current()
+        counts.backwards += 1
+        counts.trainer = threading.get_ident()
+        if counts.watcher is None and self._facts.num_processes > 1:
+            counts.watcher = _Watcher(self._facts.process_index, counts)
+            counts.watcher.start()
 
     def note_joined(self) -> None:
         """A block is over in which ranks waited for those that had more batches: from now on all count from here."""
-        _counts.joins += 1
-        _counts.backwards = 0
+        counts = _current()
+        counts.joins += 1
+        counts.backwards = 0
 
     def arrive(self, operation: str) -> None:
         """Return once every rank has come for the same `operation`. CheckpointError as soon as that cannot happen."""
-        _counts.meetings += 1
+        counts = _current()
+        counts.meetings += 1
         if self._facts.num_processes == 1:
             return
         self._store = self._store or _connect()
         if self._store is None:  # the group was opened in another way; the collective that follows waits, too
             return
-        store, name = self._store, _name(_counts.meetings)
-        own = Arrival(operation, (_counts.joins, _counts.backwards))
+        store, name = self._store, counts.name(counts.meetings)
+        own = Arrival(operation, counts.progress)
         store.set(f"{name}/{self._facts.process_index}", msgspec.json.encode(own).decode())
         num_there = store.add(f"{name}/count", 1)
         if num_there == 1:
@@ -149,45 +182,59 @@ class Meeting:
         return f"the ranks have called different operations at the same time: {called}. Let all call the same."
 
 
-def num_meetings() -> int:
-    """How many this rank has come to."""
-    return _counts.meetings
+class Counted(msgspec.Struct, frozen=True):
+    """How far a rank has come."""
+
+    meetings: int = 0
+    joins: int = 0
 
 
-def go_on_after(number: int) -> None:
-    """The next meeting is the one after `number`, on all ranks: some of them may have come to more than others."""
-    _counts.meetings = number
+def counted() -> Counted:
+    """Of this rank, for `go_on_after` on all."""
+    counts = _current()
+    return Counted(counts.meetings, counts.joins)
+
+
+def go_on_after(everyones: Sequence[Counted]) -> None:
+    """From here on all ranks count alike: they have left what they did at different places, some after more meetings
+    and more backwards than others.
+    """
+    counts = _current()
+    counts.meetings = max(one.meetings for one in everyones)
+    counts.joins = 1 + max(one.joins for one in everyones)
+    counts.backwards = 0
 
 
 class _Watcher(threading.Thread):
-    """Sees that this rank trains on while another waits. One per process, from its first backward to its end."""
+    """Sees that this rank trains on while another waits: from its first backward to its end, or its cell's."""
 
-    def __init__(self, rank: int, store: Store, waker: Store) -> None:
-        """`store`, `waker`: connections; the thread waits on the first, which nobody else can use meanwhile."""
+    def __init__(self, rank: int, counts: _Counts) -> None:
         super().__init__(name="accel_nb meetings", daemon=True)
         self._rank = rank
-        self._store = store
-        self._waker = waker
+        self._counts = counts
+        # The thread waits on the first, which nobody else can use meanwhile.
+        self._store, self._waker = _connect(), _connect()
         self._is_ending = threading.Event()
 
     def run(self) -> None:
-        number = _counts.meetings
+        number = self._counts.meetings
         try:
-            while not self._is_ending.is_set():
+            while self._store is not None and not self._is_ending.is_set():
                 number += 1
-                self._look_at(number)
+                self._look_at(self._store, number)
         except (DistError, _RankEnds):  # the store is gone, or nobody will meet any more
             return
 
     def end(self) -> None:
-        """Called when the process exits: a thread that still waits for the store then would abort it (SIGABRT)."""
+        """Called before the process exits: a thread that still waits for the store then would abort it (SIGABRT)."""
         self._is_ending.set()
-        with suppress(DistError):
-            self._waker.set(f"{_name(_counts.meetings + 1)}/open", _OVER)
+        if self._waker is not None:
+            with suppress(DistError):
+                self._waker.set(f"{self._counts.name(self._counts.meetings + 1)}/open", _OVER)
         self.join(_CONNECT_S)
 
-    def _look_at(self, number: int) -> None:
-        store, name = self._store, _name(number)
+    def _look_at(self, store: Store, number: int) -> None:
+        counts, name = self._counts, self._counts.name(number)
         while not _comes(store, f"{name}/open", _WATCH_S):
             pass
         opened_by = store.get(f"{name}/open").decode()
@@ -196,10 +243,10 @@ class _Watcher(threading.Thread):
         first_rank = int(opened_by)
         first = _decode(store.get(f"{name}/{first_rank}"))
         num_looks_in_forward = 0
-        while _counts.meetings < number and not self._is_ending.is_set() and not store.check([f"{name}/settled"]):
-            place = _place_of(_counts.trainer)
+        while counts.meetings < number and not self._is_ending.is_set() and not store.check([f"{name}/settled"]):
+            place = _place_of(counts.trainer)
             num_looks_in_forward = num_looks_in_forward + 1 if place == "forward" else 0
-            is_ahead = place == "backward" and (_counts.joins, _counts.backwards) > first.progress
+            is_ahead = place == "backward" and counts.progress > first.progress
             if is_ahead or num_looks_in_forward * LOOK_S >= STUCK_S:
                 _settle(store, name, self._accusation(first_rank, first.operation, place))
             self._is_ending.wait(LOOK_S)
@@ -213,15 +260,6 @@ class _Watcher(threading.Thread):
 
 class _RankEnds(Exception):
     """A rank has come to the end of its program."""
-
-
-def _watch(rank: int) -> None:
-    """Start the watching thread of this process, if the run's store is known."""
-    store, waker = _connect(), _connect()
-    if store is not None and waker is not None:
-        watcher = _Watcher(rank, store, waker)
-        watcher.start()
-        atexit.register(watcher.end)
 
 
 def _settle(store: Store, name: str, reason: str) -> None:
@@ -257,13 +295,6 @@ def _place_of(thread: int) -> str:
 
 def _decode(arrival: bytes) -> Arrival:
     return msgspec.json.decode(arrival, type=Arrival)
-
-
-def _name(number: int) -> str:
-    variables = environment.current()
-    # A launcher that starts the ranks again may keep its store.
-    run = variables.get("TORCHELASTIC_RUN_ID", ""), variables.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"accel_nb/meeting/{'/'.join(run)}/{number}"
 
 
 def _connect() -> Store | None:

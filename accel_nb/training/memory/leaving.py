@@ -58,10 +58,10 @@ class Departure:
             size=size,
             has_closed=self._has_closed,
             backend="" if self._recipe is None else self._recipe.backend,
-            num_meetings=meeting.num_meetings(),
+            counted=meeting.counted(),
         )
         everyones = self._ranks.begin(self._number + 1, own)
-        meeting.go_on_after(max(one.num_meetings for one in everyones))
+        meeting.go_on_after([one.counted for one in everyones])
         if any(one.has_closed for one in everyones):
             self._close()
             self._reopen(everyones)

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from ..checkpoints.meeting import Counted
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of one rank."""
@@ -32,8 +34,8 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """It has left the process group that it had."""
     backend: str = ""
     """Of the group that the next try begins with; empty: the function opens it, if anybody does."""
-    num_meetings: int = 0
-    """`meeting.num_meetings`."""
+    counted: Counted = Counted()
+    """For the checkpoints of the next try."""
 
 
 def ranks_out_of_memory(outcomes: Sequence[Outcome]) -> tuple[int, ...]:

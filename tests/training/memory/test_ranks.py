@@ -16,6 +16,7 @@ from accel_nb import Accelerator, NoExecutableBatchSize, PartialState, find_exec
 from accel_nb.errors import AnotherRankFailed, TrainingError
 from accel_nb.protocol import environment, sink
 from accel_nb.protocol.events import Notice
+from accel_nb.training.checkpoints.meeting import LOOK_S
 from accel_nb.training.memory import agreement
 from accel_nb.training.operations.group_store import read_keys
 
@@ -340,8 +341,15 @@ def test_a_rank_may_search_for_itself(run_ranks: RunRanks) -> None:
 
 
 def saves_in_between() -> tuple[list[int], int]:
-    """One rank is at a meeting for a checkpoint when the other runs out."""
+    """One rank is at a meeting for a checkpoint when the other runs out, which has begun fewer backwards. In the next
+    try that one is the first in `save_state`, while the other is in its backward.
+    """
     import tempfile
+
+    def be_slow(_: torch.Tensor) -> None:
+        """Rank 0's backward ends late, long after gradients have been exchanged."""
+        if rank() == 0:
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: time.sleep(4 * LOOK_S))
 
     accelerator = Accelerator(project_dir=tempfile.mkdtemp())
     folder = accelerator.collectives.broadcast_object(tempfile.mkdtemp(), 0)
@@ -355,7 +363,10 @@ def saves_in_between() -> tuple[list[int], int]:
         accelerator.save_state(f"{folder}/{batch_size}/first")
         if rank() == 1 and batch_size > 4:
             run_out()
-        accelerator.backward(model(torch.ones(batch_size, 2)).sum())
+        output = model(torch.ones(batch_size, 2))
+        if batch_size == 4:
+            output.register_hook(be_slow)
+        accelerator.backward(output.sum())
         accelerator.save_state(f"{folder}/{batch_size}/second")
         return batch_size
 
