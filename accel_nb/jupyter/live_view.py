@@ -179,7 +179,7 @@ class LiveView:
             self._page.close()
             return
         # A page that was reloaded knows its outputs no more by their id: there the widget stays.
-        self._feed.take(self._clock())
+        self._feed.take(self._clock(), is_last=True)
         last = self._whole(self._page, state)
         with self._lock:
             self._last = last

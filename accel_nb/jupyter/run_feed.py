@@ -53,9 +53,9 @@ class RunFeed:
         self._waiting += [event for event in events if not isinstance(event, Display)]
         self._started_s = self._started_s or _started_s(events)
 
-    def take(self, now: float) -> NewEvents | None:
+    def take(self, now: float, *, is_last: bool = False) -> NewEvents | None:
         """What has come since the last time; None when nothing has. `now` is monotonic."""
-        events = self._budget.thinned(self._waiting, now)
+        events = self._budget.thinned(self._waiting, now, are_last=is_last)
         self._waiting.clear()
         self._keep(events)
         return NewEvents(events=tuple(events), now_s=time.time()) if events else None

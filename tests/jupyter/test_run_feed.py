@@ -33,3 +33,29 @@ def test_lines_left_out_are_counted_until_the_ranks_begin_again() -> None:
     once = counts[1]
     assert 2000 < once < 3000
     assert counts == [0, once, 2 * once, 0, once]
+
+
+def shown_of(feed: RunFeed, rank: int) -> list[str]:
+    return [line.text for line in feed.whole(RunState(), None, can_hear=True).lines if line.rank == rank]
+
+
+def test_o13_the_last_lines_of_a_rank_are_shown_beside_the_flood_of_another() -> None:
+    feed = RunFeed()
+    flood = LogLines(rank=1, text="\n".join(["x" * 100] * 3000))
+
+    feed.add([LogLines(rank=0, text="nearly\nlast"), flood])
+    feed.take(0.0)
+
+    assert shown_of(feed, 0) == ["nearly", "last"]
+    assert 900 < len(shown_of(feed, 1)) < 1000
+
+
+def test_o13_what_comes_right_after_a_flood_is_shown_when_it_is_the_end() -> None:
+    feed = RunFeed()
+    feed.add([LogLines(rank=0, text="\n".join(["x" * 100] * 3000))])
+    feed.take(0.0)
+    feed.add([LogLines(rank=0, text=f"{'trace' * 30}\nlast")])
+
+    feed.take(0.0, is_last=True)
+
+    assert shown_of(feed, 0)[-2:] == ["trace" * 30, "last"]

@@ -61,17 +61,17 @@ class FollowedRun:
 
     def close(self, state: RunState) -> None:
         with self._lock:
-            self._send_new()
+            self._send_new(is_last=True)
             self._state = state
             self._send(self._whole(state))
             self._tell_all(state)
 
     # ---- with the lock
 
-    def _send_new(self) -> None:
+    def _send_new(self, *, is_last: bool = False) -> None:
         now = self._clock()
         self._sent_s = now
-        news = self._feed.take(now)
+        news = self._feed.take(now, is_last=is_last)
         if news is not None:
             self._send(RunNews(run_id=self._plan.run_id, message=news))
 

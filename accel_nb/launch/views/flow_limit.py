@@ -8,8 +8,8 @@ a run stays under 20 messages and 200 kB per second; what still waits when it en
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 WRITE_INTERVAL_S = 0.08
 """Between two writes of text: at most 13 in any second."""
@@ -19,13 +19,28 @@ BYTES_PER_S = 100_000
 BURST_BYTES = 100_000
 """What may be written at once after a quiet second. With `BYTES_PER_S` that makes 200 kB in the worst second."""
 BACKLOG_BYTES = 100_000
-"""Text that may wait for its turn, so that a burst of 200 kB is shown in full. Of more, the newest is kept."""
+"""Text that may wait for its turn, so that a burst of 200 kB is shown in full. Of more, the newest of each rank is
+kept."""
 LINE_CHARS = 4000
 """The beginning of a longer line is shown."""
 MORE_CHARS = 400
 """For a prefix, and for what is said about the rest of a longer line."""
 GAP_INTERVAL_S = 1.0
 """Between two lines that tell how much is not shown."""
+
+
+_Source = TypeVar("_Source")
+
+
+def fair_shares(wanted: Mapping[_Source, int], limit: float) -> dict[_Source, float]:
+    """What of `limit` each has: all that it wants, or as much as any other that wants more than it has. So the few
+    lines of one rank are not lost among the many of another.
+    """
+    shares: dict[_Source, float] = {}
+    for num_served, (source, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        shares[source] = min(size, limit / (len(wanted) - num_served))
+        limit -= shares[source]
+    return shares
 
 
 class Line(NamedTuple):
@@ -94,17 +109,25 @@ class FlowLimit:
         return gaps
 
     def _leave_out(self, limit_bytes: float) -> None:
-        """Drop the oldest lines of ranks until `limit_bytes` are left."""
-        ours: list[Line] = []
-        while self._waiting and self._waiting_bytes > limit_bytes:
-            line = self._pop()
-            if line.ranks:
-                self._missing.update(dict.fromkeys(line.ranks, 1))
+        """Of lines of ranks, keep the newest of each source until `limit_bytes` are left."""
+        if self._waiting_bytes <= limit_bytes:
+            return
+        wanted: Counter[tuple[int, ...]] = Counter()
+        for line in self._waiting:
+            wanted[line.ranks] += line.num_bytes
+        shares = fair_shares(wanted, max(0.0, limit_bytes - wanted.pop((), 0)))
+        kept: deque[Line] = deque()
+        for line in reversed(self._waiting):
+            if not line.ranks:
+                kept.appendleft(line)
+            elif line.num_bytes <= shares[line.ranks]:
+                shares[line.ranks] -= line.num_bytes
+                kept.appendleft(line)
             else:
-                ours.append(line)
-        for line in reversed(ours):
-            self._waiting.appendleft(line)
-            self._waiting_bytes += line.num_bytes
+                shares[line.ranks] = 0.0  # what is older goes, too
+                self._missing.update(dict.fromkeys(line.ranks, 1))
+        self._waiting = kept
+        self._waiting_bytes = sum(line.num_bytes for line in kept)
 
     def _pop(self) -> Line:
         line = self._waiting.popleft()
