@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..launch.views.flow_limit import BURST_BYTES, BYTES_PER_S, fair_shares
+from ..launch.views.flow_limit import BURST_BYTES, BYTES_PER_S, newest_within
 from ..protocol.events import EventsDropped, LogLines, ProgressRow, RunEvent, StepTimes
 
 _Replaced = tuple[str, int | None, int]
@@ -30,31 +30,37 @@ class EventBudget:
         elif self._since_s is not None:
             self._allowed = min(BURST_BYTES, self._allowed + BYTES_PER_S * (now - self._since_s))
         self._since_s = now
-        wanted: Counter[int | None] = Counter()
-        for event in events:
-            if isinstance(event, LogLines):
-                wanted[event.rank] += len(event.text) + 1
-        shares = fair_shares(wanted, self._allowed)
+        events = _without_replaced(events)
+        texts = [event for event in events if isinstance(event, LogLines)]
+        size = sum(len(event.text) + 1 for event in texts)
+        if size <= self._allowed:
+            self._allowed -= size
+            return events
+        lines = {id(event): event.text.split("\n") for event in texts}
+        sizes: defaultdict[int | None, list[int]] = defaultdict(list)
+        for text in reversed(texts):
+            sizes[text.rank] += [len(line) + 1 for line in reversed(lines[id(text)])]
+        counts = newest_within(sizes, self._allowed)
+        self._allowed -= sum(sum(sizes[rank][:count]) for rank, count in counts.items())
         kept: list[RunEvent] = []
-        for event in reversed(_without_replaced(events)):
-            kept.extend(reversed(self._within(event, shares)) if isinstance(event, LogLines) else (event,))
+        for event in reversed(events):
+            if not isinstance(event, LogLines):
+                kept.append(event)
+                continue
+            shown = min(counts[event.rank], len(lines[id(event)]))
+            counts[event.rank] -= shown
+            kept.extend(reversed(_newest(event, lines[id(event)], shown)))
         kept.reverse()
         return kept
 
-    def _within(self, event: LogLines, shares: dict[int | None, float]) -> list[RunEvent]:
-        """What of `event` its rank's share allows, and a note of what it does not."""
-        lines = event.text.split("\n")
-        first = len(lines)
-        while first and len(lines[first - 1]) < shares[event.rank]:
-            first -= 1
-            shares[event.rank] -= len(lines[first]) + 1
-            self._allowed -= len(lines[first]) + 1
-        if not first:
-            return [event]
-        shares[event.rank] = 0.0  # what is older goes, too
-        # Without a number of its own it is counted wherever the reader is.
-        dropped = EventsDropped(rank=event.rank, time_s=event.time_s, lines=first)
-        return [dropped, replace(event, text="\n".join(lines[first:]))] if first < len(lines) else [dropped]
+
+def _newest(event: LogLines, lines: Sequence[str], count: int) -> list[RunEvent]:
+    """`event` with so many of its `lines`, and a note of the others."""
+    if count == len(lines):
+        return [event]
+    # Without a number of its own it is counted wherever the reader is.
+    dropped = EventsDropped(rank=event.rank, time_s=event.time_s, lines=len(lines) - count)
+    return [dropped, replace(event, text="\n".join(lines[len(lines) - count :]))] if count else [dropped]
 
 
 def _without_replaced(events: Sequence[RunEvent]) -> list[RunEvent]:

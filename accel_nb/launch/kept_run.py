@@ -61,6 +61,8 @@ class KeptRun(Run):
         self.owned: frozenset[str] = frozenset()
         """Variables that cells have set on any rank."""
         self._num_calls: dict[int, int] = {}
+        self._lockstep: dict[int, int] = {}
+        """By rank, what the last cell has told."""
         super().__init__(attempt, owned, view)
 
     def run_cell(self, cell: KeptCell, view: RunView) -> object:
@@ -76,7 +78,7 @@ class KeptRun(Run):
                 self._cells += 1
                 order = RunCell(cell=self._cells, pushed=cell.pushed)
                 watch = _CellWatch(self, cell, view, self._cells)
-                with self._listen() as news:
+                with self._listen(watch) as news:
                     self._cell = watch
                     for rank in cell.ranks:
                         first = rank == cell.ranks[0]
@@ -101,17 +103,20 @@ class KeptRun(Run):
             self.let_go()
 
     @contextlib.contextmanager
-    def _listen(self) -> Iterator[News]:
-        """A queue of what happens; the first one has all from the beginning."""
+    def _listen(self, watch: _CellWatch) -> Iterator[News]:
+        """A queue of what happens; the first one has all from the beginning. `watch` notes it, too."""
         if self._cells == 1:
             news = self._news
         else:
             news = queue.SimpleQueue()
             self._listening.append(news)
+        noting = _Noting(watch)  # after the queue: what a rank said before its cell ended is in there by then
+        self._listening.append(noting)
         try:
             yield news
         finally:
             self._listening.remove(news)
+            self._listening.remove(noting)
 
     # ---- for the watch of a cell
 
@@ -140,11 +145,11 @@ class KeptRun(Run):
     def _outcome(self, watch: _CellWatch) -> object:
         for rank, ended in watch.ended.items():
             self.owned |= set(ended.owned)
-            self._num_calls[rank] = ended.num_calls
+            self._num_calls[rank], self._lockstep[rank] = ended.num_calls, ended.lockstep
         if watch.closed:
             self._num_calls.clear()  # equal again, on all ranks
         failures = [ended.failure for ended in watch.ended.values() if ended.failure is not None]
-        if watch.waiting and not any(failure.kind == "raised" for failure in failures):
+        if (watch.waiting or watch.rank_lost) and not any(failure.kind == "raised" for failure in failures):
             self.wait()
             if watch.interrupts:
                 what = (
@@ -164,8 +169,10 @@ class KeptRun(Run):
             os.close(fd)
 
     def out_of_step(self, ended: dict[int, CellEnded]) -> bool:
-        """Whether ranks have called different numbers of operations of all ranks."""
-        return len({*({**self._num_calls, **{rank: one.num_calls for rank, one in ended.items()}}).values()}) > 1
+        """Whether ranks have come to different places in a cell that has failed on some."""
+        calls = {**self._num_calls, **{rank: one.num_calls for rank, one in ended.items()}}
+        did = {one.lockstep - self._lockstep.get(rank, 0) for rank, one in ended.items()}
+        return len(set(calls.values())) > 1 or len(did) > 1
 
     def _error(self, watch: _CellWatch, failures: list[RankFailure]) -> RunFailed | RunInterrupted:
         real = [failure for failure in failures if failure.kind != "stopped"]
@@ -181,7 +188,7 @@ class KeptRun(Run):
 
 
 class _CellWatch:
-    """One cell on its ranks. The cell's thread follows; any thread may interrupt."""
+    """One cell on its ranks. The cell's thread follows, the run's own notes; any thread may interrupt."""
 
     def __init__(self, run: KeptRun, cell: KeptCell, view: RunView, number: int) -> None:
         self.cell = cell
@@ -190,14 +197,14 @@ class _CellWatch:
         self.duration_s = 0.0
         self.closed = False
         """The ranks' process group was closed."""
+        self.rank_lost = False
+        """A rank has ended, and the others do."""
         self._run = run
         self._view = view
         self._number = number
         self._begun_s = time.monotonic()
         self._state = run.state_for_cell(cell.label)
         self._shown = True
-        self._rank_lost = False
-        """A rank has ended, and the others do."""
         self._due_s = float("inf")
         """When whoever has not ended is to be dealt with more severely."""
         self._severity = 0
@@ -235,33 +242,31 @@ class _CellWatch:
                 interrupts += 1
         self.duration_s = time.monotonic() - self._begun_s
         out_of_step = self._severity > 1 or (self._has_failed and self._run.out_of_step(self.ended))
-        if out_of_step and not self._rank_lost:
+        if out_of_step and not self.rank_lost:
             self._close_groups()
         self._end_view()
 
     def _follow(self, news: News) -> None:
-        while self.waiting and not (self._run.wait(0) and news.empty()):
+        while not news.empty() or (self.waiting and not self._run.wait(0)):
             try:
                 events, _ = news.get(timeout=_LOOK_S)
             except queue.Empty:
                 events = []
             self._show(events)
-            for event in events:
-                self._note(event)
             now = time.monotonic()
             if self._has_failed and not self._severity:
                 self._due_s = min(self._due_s, now + SETTLE_S)
-            if self.waiting and now >= self._due_s and not self._rank_lost:
+            if self.waiting and now >= self._due_s and not self.rank_lost:
                 self._end_the_others(now)
 
-    def _note(self, event: RunEvent) -> None:
+    def note(self, event: RunEvent) -> None:
         match event:
             case CellEnded(rank=int(rank), cell=cell) if cell == self._number:
-                self.ended[rank] = event
+                self.ended = {**self.ended, rank: event}
             case RankFailed() | RankExited():
-                if not self._rank_lost:
+                if not self.rank_lost:
                     self._run.let_go()
-                self._rank_lost = True
+                self.rank_lost = True
             case _:
                 pass  # shown
 
@@ -326,6 +331,17 @@ class _CellWatch:
         if ended is None:
             return known
         return replace(known, status="failed" if ended.failure else "finished", failure=ended.failure)
+
+
+class _Noting(News):
+    """Tells a watch what happens, in the run's own thread: an interrupt may lose what the cell's thread just takes."""
+
+    def __init__(self, watch: _CellWatch) -> None:
+        self._watch = watch
+
+    def put(self, item: tuple[list[RunEvent], RunState], block: bool = True, timeout: float | None = None) -> None:  # noqa: ARG002  the queue's
+        for event in item[0]:
+            self._watch.note(event)
 
 
 class _Unseen:

@@ -441,8 +441,3 @@ def open_own(ledger: RankLedger | None) -> None:
 def own() -> RankLedger | None:
     """This process's ledger; None outside a launch, where nobody reads it, and in children of a rank."""
     return _own
-
-
-def cell_of_kept_ranks() -> int:
-    """Number of the cell that this kept rank runs; 0: it runs one function, or is no rank of a launch."""
-    return 0 if _own is None else _own.cell

@@ -186,17 +186,98 @@ def test_w05_a_search_meets_again_after_one_that_a_rank_did_not_come_to(kernel: 
     assert {rank for rank, lines in said(again).items() if "8" in lines} == {0, 1}
 
 
+TRAINS = """
+import torch
+from torch.utils.data import DataLoader
+from accel_nb import Accelerator, set_seed
+rank = int(os.environ["RANK"])
+set_seed(0)
+def begin(steps=1):
+    global accelerator, model, loader
+    accelerator = Accelerator(gradient_accumulation_steps=steps)
+    net = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+    model, loader = accelerator.prepare(net, DataLoader(torch.arange(16.0).reshape(16, 1), batch_size=2))
+"""
+
+
 def test_w05_checkpoints_are_saved_after_one_that_a_rank_did_not_come_to(
     kernel: NotebookKernel, tmp_path: Path
 ) -> None:
-    save = f"accelerator = Accelerator()\n{{}}accelerator.save_state({str(tmp_path / 'saved')!r})\nprint('saved')"
-    kernel.ok(f"{KEEP}\nfrom accel_nb import Accelerator\nrank = int(os.environ['RANK'])")
+    save = f"accelerator.save_state({str(tmp_path / 'saved')!r})\nprint('saved')"
+    kernel.ok(f"{KEEP}\n{TRAINS}begin()")
 
-    failed = kernel.run(f"{KEEP}\n{save.format('if rank: raise ValueError(7)' + chr(10))}")
-    again = kernel.ok(f"{KEEP}\n{save.format('')}")
+    failed = kernel.run(f"{KEEP}\nif rank: raise ValueError(7)\n{save}")
+    again = kernel.ok(f"{KEEP}\nbegin()\n{save}")
 
     assert "ValueError: 7" in shown(failed)
+    assert CLOSED in failed.stdout
     assert {rank for rank, lines in said(again).items() if "saved" in lines} == {0, 1}
+
+
+def test_w05_a_rank_that_trains_on_while_another_saves_is_known_in_any_cell(
+    kernel: NotebookKernel, tmp_path: Path
+) -> None:
+    train = "for batch in loader:\n    accelerator.backward(model(batch).sum())"
+    save_on_one = f"if rank == 0: accelerator.save_state({str(tmp_path / 'saved')!r})\nmodel(torch.ones(2, 1))"
+    kernel.ok(f"{KEEP}\n{TRAINS}begin()\n{train}")
+
+    first = kernel.run(f"{KEEP}\n{save_on_one}")
+    second = kernel.run(f"{KEEP}\nbegin()\n{save_on_one}")
+
+    for failed in (first, second):
+        assert "it is in a forward that needs rank 0" in shown(failed)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "if rank: raise ValueError(7)\nwith accelerator.accumulate(model): pass",
+        "for number, batch in enumerate(loader):\n    if rank and number == 2: raise ValueError(7)",
+        "if rank: raise ValueError(7)\nwith accelerator.main_process_first(): pass",
+    ],
+    ids=["a micro-batch", "a pass", "a turn"],
+)
+def test_w05_ranks_that_a_failure_has_ended_apart_part_and_meet_anew(kernel: NotebookKernel, cell: str) -> None:
+    kernel.ok(f"{KEEP}\n{TRAINS}begin(2)")
+
+    failed = kernel.run(f"{KEEP}\n{cell}")
+    again = kernel.ok(
+        f"{KEEP}\nbegin(2)\nwith accelerator.main_process_first():\n    time.sleep(0 if rank else 1)\n"
+        "    at_s = torch.tensor(time.time(), dtype=torch.float64)\n"
+        "for _ in range(2):\n    with accelerator.accumulate(model): pass\n"
+        "print(accelerator.sync_gradients, accelerator.gather(at_s).diff().item() > 0)"
+    )
+
+    assert "ValueError: 7" in shown(failed)
+    assert CLOSED in failed.stdout
+    assert said(again) == both("True True"), "in step, and rank 1 after rank 0"
+
+
+def test_w05_an_interrupt_that_ends_all_ranks_alike_leaves_their_group(kernel: NotebookKernel) -> None:
+    kernel.ok(f"{KEEP}\n{TRAINS}begin(2)")
+    cell = kernel.start(f"{KEEP}\nfor batch in loader:\n    break\nprint('begun')\ntime.sleep(600)")
+    kernel.wait_for(cell, "begun")
+
+    kernel.interrupt()
+    stopped = kernel.collect(cell, 20)
+    again = kernel.ok(f"{KEEP}\nprint(accelerator.reduce(torch.ones(1)).item())")
+
+    assert CLOSED not in stopped.stdout
+    assert said(again) == both("2.0")
+
+
+def test_m05_kept_ranks_that_cannot_leave_a_try_end_and_say_why(kernel: NotebookKernel) -> None:
+    cell = kernel.start(
+        f"{KEEP}\nfrom accel_nb import find_executable_batch_size\nimport torch, torch.distributed as dist\n"
+        "@find_executable_batch_size(starting_batch_size=8)\ndef train(batch_size):\n"
+        "    if os.environ['RANK'] == '1' and batch_size > 4: raise torch.OutOfMemoryError('CUDA out of memory.')\n"
+        "    dist.init_process_group('gloo')\n    return batch_size\ntrain()"
+    )
+
+    failed = kernel.collect(cell, 60)
+
+    assert "train: batch size 8 does not fit, and the ranks could not go on within 10 s" in shown(failed)
+    assert "Kept ranks end then" in shown(failed)
 
 
 def test_y04_a_second_interrupt_ends_the_ranks(kernel: NotebookKernel) -> None:

@@ -127,6 +127,7 @@ class Keeper:
             case DumpStacks():
                 self._stacks.ask(self._ranks, partial(tell_stacks, self._channel))
             case ToRanks() | InterruptRanks():
+                self._searches.are_kept = True
                 tell_ranks(command, self._ranks, self._channel)
             case Release():
                 self._released = True
@@ -187,13 +188,17 @@ class Keeper:
         match event:
             case RankStarted():
                 rank.started = True
+            case RankFinished() if rank.outcome is not None:
+                # Its end was found before: a kept rank, freed from what it waited for, leaves as if nothing had been.
+                os.close(rank.channel.take_fd())
+                return
             case RankFinished():
                 rank.finish(event, time.monotonic())
                 self._pass_value_on(rank)
             case CellEnded() if event.value_bytes:
                 self._pass_value_on(rank)
             case RankFailed() if rank.outcome is not None:
-                # Its end was found before it came to say so: what it says is of the stop that followed.
+                # Likewise: what it says is of the stop that followed.
                 rank.add_to_log(event.failure.traceback)
                 return
             case RankFailed():
@@ -250,7 +255,11 @@ class Keeper:
         if self._run_watch is not None and not self._ending.has_begun:
             self._run_watch.look(now)
         if not self._ending.is_stopping and self._searches.is_overdue(now):
-            self._stop("failure", 0.0)
+            dead_end = self._searches.dead_end()
+            if dead_end is None:
+                self._stop("failure", 0.0)
+            else:
+                self._end_with([dead_end])
         if self._ending.act(now, self._ranks):
             self._go_on_without_held_ranks()
         if all(rank.gone for rank in self._ranks):

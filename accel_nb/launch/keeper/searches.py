@@ -1,10 +1,13 @@
 """The searches for a batch size that the ranks of one attempt do: when they cannot go on, the ranks start again.
 
 Two things end an attempt here: a rank's process dies in a try, and the ranks do not get out of a try in which memory
-has run out. Either counts as "does not fit"; the next attempt begins below that size. Pure, but for the clock's values.
+has run out. Either counts as "does not fit"; the next attempt begins below that size. Ranks that are kept from cell to
+cell do not start again, as nobody would give them the cell: their run ends. Pure, but for the clock.
 """
 
 from __future__ import annotations
+
+import time
 
 from msgspec.structs import replace
 
@@ -25,12 +28,16 @@ class SearchWatch:
     def __init__(self, num_ranks: int, history: SearchHistory = _NOTHING) -> None:
         self.reason = ""
         """Why the ranks must start again, as a sentence; empty: they need not."""
+        self.are_kept = False
+        """Whether the ranks run cells."""
         self._history = history
         self._died_before = frozenset(history.died)
         self._num_ranks = num_ranks
         self._tries: dict[int, list[BatchSizeBegun]] = {}
         """What each rank tries now; a search within a try of another comes after that."""
         self._leaving: RanOutOfMemory | None = None
+        self._out_rank = 0
+        """Whose memory ran out in the try that is left."""
         self._left: set[int] = set()
         self._leave_until_s = float("inf")
 
@@ -42,6 +49,7 @@ class SearchWatch:
             case RanOutOfMemory():
                 if self._leaving is None:
                     self._leaving, self._left, self._leave_until_s = event, set(), now + LEFT_S
+                    self._out_rank = rank
             case BatchSizeTried():
                 self._end_try(rank, event.function)
                 if not event.fits:
@@ -69,6 +77,13 @@ class SearchWatch:
             f"{LEFT_S:g} s: a rank waits, or computes, without noticing"
         )
         return True
+
+    def dead_end(self) -> RankFailure | None:
+        """After `is_overdue`: the failure that ends kept ranks; None: the ranks start again."""
+        if not self.are_kept:
+            return None
+        text = f"{self.reason}. Kept ranks end then: run the cells again, and begin with a smaller starting_batch_size."
+        return RankFailure(rank=self._out_rank, kind="dead_end", message=text, time_s=time.monotonic())
 
     def rank_died(self, failure: RankFailure) -> RankFailure:
         """A rank's process has ended by itself. The failure to tell: it says when this was the second time."""
@@ -98,7 +113,7 @@ class SearchWatch:
 
         `max_restarts`: the user's, beside which the searches' own count.
         """
-        if not self.reason and attempt - self._history.restarts >= max_restarts:
+        if self.are_kept or (not self.reason and attempt - self._history.restarts >= max_restarts):
             return None
         return Restarting(attempt=attempt + 1, reason=self.reason, searches=self._history)
 

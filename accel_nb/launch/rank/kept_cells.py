@@ -17,7 +17,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ...devices import gloo_groups, nccl_groups
-from ...protocol import ledger
+from ...protocol import ledger, lockstep
 from ...protocol.commands import CloseGroups, EndCells, RankMessage, RunCell
 from ...protocol.events import CellEnded, RunEvent
 from ...protocol.failure import RankFailure
@@ -90,9 +90,8 @@ class CellDesk:
             packed = None
             ended = replace(ended, failure=self._failure(error))
         own = ledger.own()
-        ended = replace(
-            ended, owned=tuple(sorted(self._owned)), num_calls=0 if own is None else own.page.number(self._rank)
-        )
+        num_calls = 0 if own is None else own.page.number(self._rank)
+        ended = replace(ended, owned=tuple(sorted(self._owned)), num_calls=num_calls, lockstep=lockstep.count())
         self._tell(ended, fds)
         if packed is not None:
             packed.close()
@@ -150,6 +149,7 @@ def close_groups(epoch: int) -> None:
         close = _CLOSE.get(distributed.get_backend(), distributed.destroy_process_group)
         close()
     SHIM.realign(epoch)
+    lockstep.begin_epoch(epoch)
     state = sys.modules.get(OWN_STATE)
     if state is not None:
         state.reset_state()

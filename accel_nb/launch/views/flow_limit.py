@@ -7,7 +7,8 @@ a run stays under 20 messages and 200 kB per second; what still waits when it en
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import heapq
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -32,15 +33,23 @@ GAP_INTERVAL_S = 1.0
 _Source = TypeVar("_Source")
 
 
-def fair_shares(wanted: Mapping[_Source, int], limit: float) -> dict[_Source, float]:
-    """What of `limit` each has: all that it wants, or as much as any other that wants more than it has. So the few
-    lines of one rank are not lost among the many of another.
+def newest_within(sizes: Mapping[_Source, Sequence[int]], limit: float) -> dict[_Source, int]:
+    """How many of each source's newest pieces fit into `limit` together. `sizes`: of its pieces, the newest first.
+
+    The source that has least is served next, so the few lines of one rank are not lost among the many of another.
     """
-    shares: dict[_Source, float] = {}
-    for num_served, (source, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
-        shares[source] = min(size, limit / (len(wanted) - num_served))
-        limit -= shares[source]
-    return shares
+    counts = dict.fromkeys(sizes, 0)
+    waiting = [(0, number, source) for number, source in enumerate(sizes) if sizes[source]]
+    while waiting:
+        used, number, source = heapq.heappop(waiting)
+        size = sizes[source][counts[source]]
+        if size > limit:
+            continue  # what is older goes, too
+        limit -= size
+        counts[source] += 1
+        if counts[source] < len(sizes[source]):
+            heapq.heappush(waiting, (used + size, number, source))
+    return counts
 
 
 class Line(NamedTuple):
@@ -112,20 +121,20 @@ class FlowLimit:
         """Of lines of ranks, keep the newest of each source until `limit_bytes` are left."""
         if self._waiting_bytes <= limit_bytes:
             return
-        wanted: Counter[tuple[int, ...]] = Counter()
-        for line in self._waiting:
-            wanted[line.ranks] += line.num_bytes
-        shares = fair_shares(wanted, max(0.0, limit_bytes - wanted.pop((), 0)))
+        sizes: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for line in reversed(self._waiting):
+            sizes[line.ranks].append(line.num_bytes)
+        counts = newest_within(sizes, limit_bytes - sum(sizes.pop((), ())))
+        for ranks, count in counts.items():
+            if count < len(sizes[ranks]):
+                self._missing.update(dict.fromkeys(ranks, len(sizes[ranks]) - count))
         kept: deque[Line] = deque()
         for line in reversed(self._waiting):
             if not line.ranks:
                 kept.appendleft(line)
-            elif line.num_bytes <= shares[line.ranks]:
-                shares[line.ranks] -= line.num_bytes
+            elif counts[line.ranks]:
+                counts[line.ranks] -= 1
                 kept.appendleft(line)
-            else:
-                shares[line.ranks] = 0.0  # what is older goes, too
-                self._missing.update(dict.fromkeys(line.ranks, 1))
         self._waiting = kept
         self._waiting_bytes = sum(line.num_bytes for line in kept)
 

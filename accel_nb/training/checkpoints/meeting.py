@@ -32,7 +32,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # all are public,
 )
 
 from ...errors import CheckpointError
-from ...protocol import environment, ledger
+from ...protocol import environment, lockstep
 from ..operations.group_store import wait_for_keys
 from ..ranks.process_group import RankFacts
 
@@ -61,12 +61,12 @@ _OVER = "over"
 
 @dataclass
 class _Counts:
-    """Of this process, not of one Accelerator: its ranks may use one to train and another to save. Kept ranks begin
-    again with each cell, since one may have left the last cell before it came as far as the others.
+    """Of this process, not of one Accelerator: its ranks may use one to train and another to save. They begin again
+    when the ranks have parted.
     """
 
-    cell: int
-    """`ledger.cell_of_kept_ranks`."""
+    epoch: int
+    """`lockstep.epoch`."""
     meetings: int = 0
     """Number of the one that this rank came to last, alike on all ranks."""
     joins: int = 0
@@ -75,6 +75,8 @@ class _Counts:
     """How many that wait for the other ranks this one has begun since the last of these blocks."""
     trainer: int = 0
     """The thread that began the last one."""
+    has_watched: bool = False
+    """Whether a watcher was wanted; there is none when the run's store is not known."""
     watcher: _Watcher | None = None
 
     @property
@@ -85,25 +87,23 @@ class _Counts:
     def name(self, number: int) -> str:
         """What the keys of the `number`-th meeting begin with."""
         # A launcher that starts the ranks again may keep its store.
-        return f"accel_nb/meeting/{environment.run_and_attempt()}/{self.cell}/{number}"
+        return f"accel_nb/meeting/{environment.run_and_attempt()}/{self.epoch}/{number}"
 
 
-_counts = _Counts(cell=0)
+_counts = _Counts(epoch=0)
 
 
 def _current() -> _Counts:
     """Called by the thread that trains."""
     global _counts  # noqa: PLW0603  one per process is the point
-    if _counts.cell != (cell := ledger.cell_of_kept_ranks()):
-        _end_watching()
-        _counts = _Counts(cell)
+    if _counts.epoch != lockstep.epoch():
+        if (watcher := _counts.watcher) is not None:
+            atexit.unregister(watcher.end)
+            watcher.end()
+        _counts = _Counts(lockstep.epoch(), trainer=_counts.trainer)
+        if watcher is not None:
+            _watch(watcher.rank, _counts)
     return _counts
-
-
-@atexit.register
-def _end_watching() -> None:
-    if _counts.watcher is not None:
-        _counts.watcher.end()
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -120,15 +120,16 @@ class Meeting:
     def __init__(self, facts: RankFacts) -> None:
         self._facts = facts
         self._store: Store | None = None
+        _current()  # where the ranks have parted, those that train are watched again from here on
 
     def note_backward(self) -> None:
         """This rank begins a backward that waits for the other ranks. Of others each rank may have its own number."""
         counts = _current()
+        lockstep.note()
         counts.backwards += 1
         counts.trainer = threading.get_ident()
-        if counts.watcher is None and self._facts.num_processes > 1:
-            counts.watcher = _Watcher(self._facts.process_index, counts)
-            counts.watcher.start()
+        if not counts.has_watched and self._facts.num_processes > 1:
+            _watch(self._facts.process_index, counts)
 
     def note_joined(self) -> None:
         """A block is over in which ranks waited for those that had more batches: from now on all count from here."""
@@ -139,6 +140,7 @@ class Meeting:
     def arrive(self, operation: str) -> None:
         """Return once every rank has come for the same `operation`. CheckpointError as soon as that cannot happen."""
         counts = _current()
+        lockstep.note()
         counts.meetings += 1
         if self._facts.num_processes == 1:
             return
@@ -206,35 +208,43 @@ def go_on_after(everyones: Sequence[Counted]) -> None:
 
 
 class _Watcher(threading.Thread):
-    """Sees that this rank trains on while another waits: from its first backward to its end, or its cell's."""
+    """Sees that this rank trains on while another waits: from its first backward to its end, or until ranks part."""
 
-    def __init__(self, rank: int, counts: _Counts) -> None:
+    def __init__(self, rank: int, counts: _Counts, store: Store, waker: Store) -> None:
+        """`store`, `waker`: connections; the thread waits on the first, which nobody else can use meanwhile."""
         super().__init__(name="accel_nb meetings", daemon=True)
-        self._rank = rank
+        self.rank = rank
         self._counts = counts
-        # The thread waits on the first, which nobody else can use meanwhile.
-        self._store, self._waker = _connect(), _connect()
+        self._store = store
+        self._waker = waker
         self._is_ending = threading.Event()
 
     def run(self) -> None:
         number = self._counts.meetings
         try:
-            while self._store is not None and not self._is_ending.is_set():
+            while not self._is_ending.is_set():
                 number += 1
-                self._look_at(self._store, number)
+                self._look_at(number)
         except (DistError, _RankEnds):  # the store is gone, or nobody will meet any more
             return
 
     def end(self) -> None:
-        """Called before the process exits: a thread that still waits for the store then would abort it (SIGABRT)."""
+        """Called before the process exits: a thread that still waits for the store then would abort it (SIGABRT). In a
+        fork of the process there is no such thread.
+        """
+        if not self.is_alive():
+            return
         self._is_ending.set()
-        if self._waker is not None:
-            with suppress(DistError):
-                self._waker.set(f"{self._counts.name(self._counts.meetings + 1)}/open", _OVER)
+        with suppress(DistError):
+            names = [self._counts.name(number) for number in (self._counts.meetings, self._counts.meetings + 1)]
+            # The first is open, unless an interrupt came just before.
+            for key in [f"{name}/open" for name in names]:
+                if not self._waker.check([key]):
+                    self._waker.set(key, _OVER)
         self.join(_CONNECT_S)
 
-    def _look_at(self, store: Store, number: int) -> None:
-        counts, name = self._counts, self._counts.name(number)
+    def _look_at(self, number: int) -> None:
+        store, counts, name = self._store, self._counts, self._counts.name(number)
         while not _comes(store, f"{name}/open", _WATCH_S):
             pass
         opened_by = store.get(f"{name}/open").decode()
@@ -253,13 +263,23 @@ class _Watcher(threading.Thread):
 
     def _accusation(self, first_rank: int, operation: str, place: str) -> str:
         return (
-            f"rank {first_rank} is in {operation}, and rank {self._rank} goes on training without it: "
+            f"rank {first_rank} is in {operation}, and rank {self.rank} goes on training without it: "
             f"it is in a {place} that needs rank {first_rank}. {_hint(operation)}"
         )
 
 
 class _RankEnds(Exception):
     """A rank has come to the end of its program."""
+
+
+def _watch(rank: int, counts: _Counts) -> None:
+    """Start the watching thread of this process, if the run's store is known."""
+    counts.has_watched = True
+    store, waker = _connect(), _connect()
+    if store is not None and waker is not None:
+        counts.watcher = _Watcher(rank, counts, store, waker)
+        counts.watcher.start()
+        atexit.register(counts.watcher.end)
 
 
 def _settle(store: Store, name: str, reason: str) -> None:

@@ -103,7 +103,8 @@ class Ranks:
         self.num_ranks = num_ranks
         self._name = name
         self._rank_0_serves = rank_0_serves
-        scope, cell = _scopes[-1], ledger.cell_of_kept_ranks()
+        scope, own = _scopes[-1], ledger.own()
+        cell = own.cell if own is not None else 0
         scope.calls[cell, name] += 1
         self._prefix = f"{scope.prefix}/{environment.run_and_attempt()}/{cell}/{name}/{scope.calls[cell, name]}"
         self.store = connect()

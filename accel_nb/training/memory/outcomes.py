@@ -22,7 +22,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     num_updates: int = 0
     """Optimizer steps that the try had made."""
     progress: str = ""
-    """`regroup.progress_of_groups` at the end of the try."""
+    """How far the rank had come at the end of the try; equal for ranks in step."""
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...devices import nccl_groups
-from ...protocol import sink
+from ...protocol import lockstep, sink
 from ...protocol.events import BatchSizeBegun, RanOutOfMemory
 from ..ranks import placement
 from . import regroup
@@ -37,13 +37,13 @@ class Try:
         Any error that has nothing to do with memory that ran out, here or on another rank, is raised.
         """
         sink.emit(BatchSizeBegun(function=self.name, batch_size=self.size))
-        value = None
+        value, begun = None, lockstep.count()
         try:
             with self._watched():
                 value = function()
-            outcome = Outcome(kind="fits", progress=regroup.progress_of_groups())
+            outcome = Outcome(kind="fits", progress=_progress(begun))
         except Exception as error:
-            known = self._known(error)
+            known = self._known(error, _progress(begun))
             if known is None:
                 self._report(Outcome(kind="failed", reason=first_line(error)))
                 raise
@@ -60,9 +60,8 @@ class Try:
             return contextlib.nullcontext()
         return self.ranks.trying(self.number, _abort)
 
-    def _known(self, error: Exception) -> Outcome | None:
+    def _known(self, error: Exception, progress: str) -> Outcome | None:
         """What `error` means for the search; None: nothing, it is the user's."""
-        progress = regroup.progress_of_groups()
         if should_reduce_batch_size(error):
             return Outcome(
                 kind="ran_out",
@@ -82,6 +81,11 @@ class Try:
         if outcome.kind == "ran_out":
             sink.emit(RanOutOfMemory(function=self.name, batch_size=self.size))
         self.ranks.report(self.number, outcome)
+
+
+def _progress(begun: int) -> str:
+    """How far this rank has come in a try that began at `begun`: those that say the same are in step."""
+    return f"{regroup.progress_of_groups()} {lockstep.count() - begun}"
 
 
 def _abort() -> None:

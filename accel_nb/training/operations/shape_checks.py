@@ -14,7 +14,7 @@ from typing import Protocol
 from torch.distributed import Store  # type: ignore[attr-defined]  # public, says the documentation
 
 from ...errors import DistributedOperationException
-from ...protocol import agreement
+from ...protocol import agreement, lockstep
 from ...protocol.mismatch import mismatch
 from ...protocol.places import place_text, users_place
 from .group_store import read_keys, wait_for_keys
@@ -67,6 +67,7 @@ class StoreComparison:
 
     def _everyones(self, own: str) -> list[str]:
         """The lines of all ranks, by rank."""
+        lockstep.note()
         self._turn += 1
         keys = self._keys(self._turn)
         self._store.set(keys[self._rank], own)

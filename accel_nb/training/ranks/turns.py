@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]  # public, says the documentation
 
-from ...protocol import ledger, sink
+from ...protocol import ledger, lockstep, sink
 from ...protocol.events import Notice
 from ...protocol.places import users_place
 from ..operations.group_store import group_store, wait_for_keys
@@ -38,6 +38,7 @@ def leader_first(facts: RankFacts, *, leads: bool, scope: str) -> Iterator[None]
 def _signals(facts: RankFacts, scope: str) -> tuple[Callable[[], None], Callable[[], None]]:
     if facts.num_processes == 1:
         return _nothing, _nothing
+    lockstep.note()
     store = group_store()
     if store is None:
         return (lambda: process_group.barrier(facts.device),) * 2

@@ -10,6 +10,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ...protocol import lockstep
 from ..models.parallel import without_synchronisation
 from ..ranks.state import GradientState
 from ..settings import GradientAccumulationPlugin
@@ -91,6 +92,7 @@ class Accumulation:
 
     def begin(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
         """Count a micro-batch; whether it ends the step."""
+        lockstep.note()
         progress, steps = self._progress, self.steps
         self.is_used = True
         self._num_done += 1

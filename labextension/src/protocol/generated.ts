@@ -421,6 +421,7 @@ export interface CellEnded {
   value_bytes?: number;
   owned?: string[];
   num_calls?: number;
+  lockstep?: number;
 }
 /**
  * One rank's end that was not a return.

@@ -46,10 +46,23 @@ def test_ranks_that_do_not_leave_a_try_start_again() -> None:
     assert not watch.is_overdue(LEFT_S - 1)
     assert watch.is_overdue(LEFT_S)
     assert not watch.is_overdue(LEFT_S + 1), "told once"
+    assert watch.dead_end() is None
     again = watch.restart_after(0, 0)
     assert again is not None
     assert again.searches == SearchHistory(failed={"train": (8,)}, restarts=1)
     assert again.reason.startswith("train: batch size 8 does not fit, and the ranks could not go on within 10 s")
+
+
+def test_kept_ranks_that_do_not_leave_a_try_end() -> None:
+    watch = watch_of_two((0, begun(8)), (1, begun(8)), (1, out(8)), (1, left(8)))
+    watch.are_kept = True
+
+    assert watch.is_overdue(LEFT_S)
+    failure = watch.dead_end()
+    assert failure is not None
+    assert failure.rank == 1
+    assert failure.message.startswith("train: batch size 8 does not fit, and the ranks could not go on within 10 s")
+    assert watch.restart_after(0, 0) is None
 
 
 def test_a_search_within_a_try_does_not_end_it() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accel_nb.launch.views.flow_limit import BACKLOG_BYTES, BURST_BYTES, FlowLimit, fair_shares
+from accel_nb.launch.views.flow_limit import BACKLOG_BYTES, BURST_BYTES, FlowLimit, newest_within
 
 
 def test_o13_the_few_lines_of_a_rank_are_not_lost_among_the_many_of_another() -> None:
@@ -41,12 +40,31 @@ def test_o13_ranks_that_write_too_much_are_shown_alike_and_lines_of_ours_always(
     assert len(shown) - 21 == 9000 - sum(missing.values())
 
 
-@given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), st.floats(0, 5000, allow_nan=False))
-def test_shares_are_fair(wanted: dict[int, int], limit: float) -> None:
-    shares = fair_shares(wanted, limit)
+def test_o13_a_long_line_of_each_of_many_ranks_is_not_shown_as_nothing() -> None:
+    flow = FlowLimit()
+    for rank in range(64):
+        flow.add("x" * 3500, [rank])
 
-    assert shares.keys() == wanted.keys()
-    assert sum(shares.values()) == pytest.approx(min(limit, sum(wanted.values())))
-    cut = [shares[source] for source in wanted if shares[source] < wanted[source]]
-    assert all(share <= min(cut, default=0.0) + 1e-6 for share in shares.values() if cut)
-    assert max(cut, default=0.0) == pytest.approx(min(cut, default=0.0))
+    shown = flow.rest()
+
+    assert len(shown) == BACKLOG_BYTES // 3501
+    assert sum(flow.gaps(0.0, last=True).values()) == 64 - len(shown)
+
+
+@given(st.dictionaries(st.integers(0, 9), st.lists(st.integers(1, 1000)), min_size=1), st.integers(0, 5000))
+def test_shares_are_fair_and_leave_no_room(sizes: dict[int, list[int]], limit: int) -> None:
+    counts = newest_within(sizes, limit)
+
+    used = {source: sum(sizes[source][:count]) for source, count in counts.items()}
+    next_one = {source: sizes[source][count] for source, count in counts.items() if count < len(sizes[source])}
+    assert sum(used.values()) <= limit
+    assert all(sum(used.values()) + size > limit for size in next_one.values())
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 50), min_size=1), st.integers(0, 200))
+def test_shares_of_equal_pieces_are_equal(numbers: dict[int, int], limit: int) -> None:
+    counts = newest_within({source: [1] * number for source, number in numbers.items()}, limit)
+
+    cut = [count for source, count in counts.items() if count < numbers[source]]
+    assert max(cut, default=0) - min(cut, default=0) <= 1
+    assert all(count <= min(cut, default=count) + 1 for count in counts.values())

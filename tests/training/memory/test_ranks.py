@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -344,7 +346,6 @@ def saves_in_between() -> tuple[list[int], int]:
     """One rank is at a meeting for a checkpoint when the other runs out, which has begun fewer backwards. In the next
     try that one is the first in `save_state`, while the other is in its backward.
     """
-    import tempfile
 
     def be_slow(_: torch.Tensor) -> None:
         """Rank 0's backward ends late, long after gradients have been exchanged."""
@@ -375,6 +376,31 @@ def saves_in_between() -> tuple[list[int], int]:
 
 def test_checkpoints_are_saved_after_a_try_that_ended_in_the_middle(run_ranks: RunRanks) -> None:
     assert run_ranks(saves_in_between, 2) == [([8, 4], 4)] * 2
+
+
+def takes_turns() -> list[bool]:
+    """Whether rank 0 went first, in each try."""
+    accelerator = Accelerator()
+    folder = accelerator.collectives.broadcast_object(tempfile.mkdtemp(), 0)
+    found = []
+
+    @find_executable_batch_size(starting_batch_size=8, reduction="halve")
+    def train(batch_size: int) -> None:
+        if rank() == 1 and batch_size > 4:
+            run_out()
+        file = Path(f"{folder}/{batch_size}")
+        with accelerator.main_process_first():
+            if rank() == 0:
+                time.sleep(0.5)
+                file.touch()
+            found.append(file.exists())
+
+    train()
+    return found
+
+
+def test_who_goes_first_does_so_again_after_a_try_that_another_rank_left_before(run_ranks: RunRanks) -> None:
+    assert run_ranks(takes_turns, 2) == [[True, True], [True]]
 
 
 def twice() -> tuple[list[int], list[int]]:
