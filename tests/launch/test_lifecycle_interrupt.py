@@ -255,7 +255,8 @@ for _ in range(10_000):
 
         executed, took_s = interrupted(kernel, cell)
 
-        assert is_interrupt(executed), executed.described()
+        # Between two launches it is Python's own.
+        assert executed.ename in ("RunInterrupted", "KeyboardInterrupt"), executed.described()
         assert took_s < INTERRUPT_S
         assert len(executed.evalue.splitlines()) <= 4, executed.evalue
         census.expect_only_servers()
