@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.launch.launching import on_ranks
 
 
@@ -89,4 +91,4 @@ def test_a_rank_in_a_collective_is_freed_when_another_destroys_the_group() -> No
     destroyed, waited = on_ranks(freed)
 
     assert destroyed == "destroyed"
-    assert "Connection closed by peer" in str(waited)
+    assert re.search(r"Connection (closed|reset) by peer", str(waited))
