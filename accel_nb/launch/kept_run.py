@@ -60,9 +60,8 @@ class KeptRun(Run):
         self._busy = threading.Lock()
         self.owned: frozenset[str] = frozenset()
         """Variables that cells have set on any rank."""
-        self._num_calls: dict[int, int] = {}
-        self._lockstep: dict[int, int] = {}
-        """By rank, what the last cell has told."""
+        self._steps: dict[int, tuple[int, str]] = {}
+        """By rank, `num_calls` and `lockstep` of its last cell."""
         super().__init__(attempt, owned, view)
 
     def run_cell(self, cell: KeptCell, view: RunView) -> object:
@@ -143,11 +142,21 @@ class KeptRun(Run):
     # ---- the end of a cell
 
     def _outcome(self, watch: _CellWatch) -> object:
+        # Also of a cell that has failed on another rank: the next one must not find it.
+        fd = self._supervisor.take_value(watch.cell.ranks[0])
+        try:
+            self._raise_failure(watch)
+            return unpack_value(fd) if fd is not None and watch.cell.sends_value else None
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _raise_failure(self, watch: _CellWatch) -> None:
         for rank, ended in watch.ended.items():
             self.owned |= set(ended.owned)
-            self._num_calls[rank], self._lockstep[rank] = ended.num_calls, ended.lockstep
+            self._steps[rank] = ended.num_calls, ended.lockstep
         if watch.closed:
-            self._num_calls.clear()  # equal again, on all ranks
+            self._steps.clear()  # equal again, on all ranks
         failures = [ended.failure for ended in watch.ended.values() if ended.failure is not None]
         if (watch.waiting or watch.rank_lost) and not any(failure.kind == "raised" for failure in failures):
             self.wait()
@@ -160,19 +169,13 @@ class KeptRun(Run):
             raise RunInterrupted(f"{watch.cell.label}: the kept ranks were ended.")
         if failures:
             raise self._error(watch, failures)
-        fd = self._supervisor.take_value(watch.cell.ranks[0])
-        if fd is None:
-            return None
-        try:
-            return unpack_value(fd)
-        finally:
-            os.close(fd)
+        if watch.came_late:
+            raise RunInterrupted(f"{watch.cell.label} had ended when the interrupt came; the ranks and variables stay.")
 
     def out_of_step(self, ended: dict[int, CellEnded]) -> bool:
         """Whether ranks have come to different places in a cell that has failed on some."""
-        calls = {**self._num_calls, **{rank: one.num_calls for rank, one in ended.items()}}
-        did = {one.lockstep - self._lockstep.get(rank, 0) for rank, one in ended.items()}
-        return len(set(calls.values())) > 1 or len(did) > 1
+        steps = {**self._steps, **{rank: (one.num_calls, one.lockstep) for rank, one in ended.items()}}
+        return len(set(steps.values())) > 1
 
     def _error(self, watch: _CellWatch, failures: list[RankFailure]) -> RunFailed | RunInterrupted:
         real = [failure for failure in failures if failure.kind != "stopped"]
@@ -197,6 +200,8 @@ class _CellWatch:
         self.duration_s = 0.0
         self.closed = False
         """The ranks' process group was closed."""
+        self.came_late = False
+        """An interrupt came when all ranks had ended the cell."""
         self.rank_lost = False
         """A rank has ended, and the others do."""
         self._run = run
@@ -220,9 +225,11 @@ class _CellWatch:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """End the cell; the second time, the ranks."""
+        """End the cell; the second time, the ranks. Of no effect on ranks that have ended it."""
         self.interrupts += 1
-        if self.interrupts > 1:
+        if not self.waiting:
+            self.came_late = True
+        elif self.interrupts > 1:
             self._run.end_now("interrupt")
         else:
             self._due_s = time.monotonic()
@@ -247,7 +254,7 @@ class _CellWatch:
         self._end_view()
 
     def _follow(self, news: News) -> None:
-        while not news.empty() or (self.waiting and not self._run.wait(0)):
+        while self.waiting and not (self._run.wait(0) and news.empty()):
             try:
                 events, _ = news.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -257,7 +264,10 @@ class _CellWatch:
             if self._has_failed and not self._severity:
                 self._due_s = min(self._due_s, now + SETTLE_S)
             if self.waiting and now >= self._due_s and not self.rank_lost:
-                self._end_the_others(now)
+                self._end_the_others(self.waiting, now)
+        # What was said before the cell ended; a thread that it has left behind may write on.
+        for _ in range(news.qsize()):
+            self._show(news.get()[0])
 
     def note(self, event: RunEvent) -> None:
         match event:
@@ -274,7 +284,7 @@ class _CellWatch:
     def _has_failed(self) -> bool:
         return any(ended.failure is not None for ended in self.ended.values())
 
-    def _end_the_others(self, now: float) -> None:
+    def _end_the_others(self, waiting: Sequence[int], now: float) -> None:
         """An interrupt first. Who does not hear it waits in native code for a rank: that one leaves the group. At last
         the ranks are ended.
         """
@@ -282,13 +292,13 @@ class _CellWatch:
         self._due_s = now + (DEAF_S if self._severity == 1 else self._run.plan.timeouts.stop_grace_s)
         match self._severity:
             case 1:
-                self._run.interrupt_ranks(self.waiting)
+                self._run.interrupt_ranks(waiting)
             case 2:
-                self._run.close_groups([rank for rank in range(self._run.plan.num_ranks) if rank not in self.waiting])
+                self._run.close_groups([rank for rank in range(self._run.plan.num_ranks) if rank not in waiting])
             case 3:
-                self._run.interrupt_ranks(self.waiting)
+                self._run.interrupt_ranks(waiting)
             case _:
-                who = f"rank{'s' if len(self.waiting) > 1 else ''} {rank_ranges(self.waiting)}"
+                who = f"rank{'s' if len(waiting) > 1 else ''} {rank_ranges(waiting)}"
                 self._show([Notice(text=f"{who} cannot be interrupted in {self.cell.label}: the kept ranks are ended")])
                 self._run.end_now("failure")
 

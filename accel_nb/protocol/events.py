@@ -382,8 +382,8 @@ class CellEnded(Event, frozen=True, kw_only=True, tag="cell_ended"):
     """Variables that cells have set on this rank."""
     num_calls: int = 0
     """Operations of all ranks that it has called so far: ranks that differ are out of step."""
-    lockstep: int = 0
-    """`accel_nb.protocol.lockstep.count` so far: ranks that differ in what a cell added are out of step."""
+    lockstep: str = ""
+    """`accel_nb.protocol.lockstep.standing`: likewise."""
 
 
 class RankFinished(Event, frozen=True, kw_only=True, tag="rank_finished"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from accel_nb.launch.keeper.searches import LEFT_S
 from tests.launch.census import Census, expect_gone
 from tests.notebook_kernel import Executed, NotebookKernel
 
@@ -232,10 +233,9 @@ def test_w05_a_rank_that_trains_on_while_another_saves_is_known_in_any_cell(
     "cell",
     [
         "if rank: raise ValueError(7)\nwith accelerator.accumulate(model): pass",
-        "for number, batch in enumerate(loader):\n    if rank and number == 2: raise ValueError(7)",
         "if rank: raise ValueError(7)\nwith accelerator.main_process_first(): pass",
     ],
-    ids=["a micro-batch", "a pass", "a turn"],
+    ids=["a micro-batch", "a turn"],
 )
 def test_w05_ranks_that_a_failure_has_ended_apart_part_and_meet_anew(kernel: NotebookKernel, cell: str) -> None:
     kernel.ok(f"{KEEP}\n{TRAINS}begin(2)")
@@ -251,6 +251,63 @@ def test_w05_ranks_that_a_failure_has_ended_apart_part_and_meet_anew(kernel: Not
     assert "ValueError: 7" in shown(failed)
     assert CLOSED in failed.stdout
     assert said(again) == both("True True"), "in step, and rank 1 after rank 0"
+
+
+def test_w05_what_one_rank_does_for_itself_parts_nobody(kernel: NotebookKernel) -> None:
+    kernel.ok(f"{KEEP}\n{TRAINS}begin(2)")
+
+    failed = kernel.run(
+        f"{KEEP}\nif accelerator.is_main_process:\n    for batch in loader: pass\n"
+        "with accelerator.join_uneven_inputs([model], even_batches=False):\n"
+        "    for _ in range(2 + 2 * rank):\n        with accelerator.accumulate(model): pass\n"
+        "raise ValueError('alike')"
+    )
+    again = kernel.ok(f"{KEEP}\nprint(accelerator.reduce(torch.ones(1)).item())")
+
+    assert "ValueError: alike" in shown(failed)
+    assert CLOSED not in failed.stdout
+    assert said(again) == both("2.0")
+
+
+def test_w05_all_ranks_read_the_same_pass_after_one_that_ended_on_some(kernel: NotebookKernel) -> None:
+    prepare = (
+        "from accel_nb.utils import DataLoaderConfiguration\n"
+        "accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))\n"
+        "loader = accelerator.prepare(DataLoader(list(range(16)), batch_size=2, shuffle=True))"
+    )
+    kernel.ok(f"{KEEP}\n{TRAINS}{prepare}")
+
+    kernel.run(f"{KEEP}\nfor number, batch in enumerate(loader):\n    if rank and number == 2: raise ValueError(7)")
+    again = kernel.ok(
+        f"{KEEP}\nread = torch.cat([batch for batch in loader])\n"
+        "print(sorted(accelerator.gather(read).tolist()) == list(range(16)), loader.iteration)"
+    )
+
+    assert said(again) == both("True 2")
+
+
+def test_w05_a_value_of_a_cell_that_failed_elsewhere_is_not_the_next_ones(kernel: NotebookKernel) -> None:
+    kernel.ok("mine = 'the notebook'")
+
+    kernel.run(f"{KEEP} --out mine\nmine = 'a cell that failed'\nif os.environ['RANK'] == '1': raise ValueError(7)")
+    kernel.ok(f"{KEEP}\nprint(1)")
+
+    assert kernel.ok("print(mine)").stdout == "the notebook\n"
+
+
+def test_m05_kept_ranks_stay_when_a_cell_ends_within_a_try(kernel: NotebookKernel) -> None:
+    failed = kernel.run(
+        f"{KEEP}\nfrom accel_nb import Accelerator, find_executable_batch_size\nimport torch\n"
+        "rank, accelerator = int(os.environ['RANK']), Accelerator()\n"
+        "@find_executable_batch_size(starting_batch_size=8)\ndef train(batch_size):\n"
+        "    if rank == 0: raise ValueError('another')\n    time.sleep(0.2)\n"
+        "    raise torch.OutOfMemoryError('CUDA out of memory.')\ntrain()"
+    )
+    time.sleep(LEFT_S + 1)
+    after = kernel.ok(f"{KEEP}\nprint(count)")
+
+    assert "ValueError: another" in shown(failed)
+    assert said(after) == both("0")
 
 
 def test_w05_an_interrupt_that_ends_all_ranks_alike_leaves_their_group(kernel: NotebookKernel) -> None:

@@ -12,7 +12,15 @@ import time
 from msgspec.structs import replace
 
 from ...protocol.batch_sizes import SearchHistory
-from ...protocol.events import BatchSizeBegun, BatchSizeTried, RankFailed, RanOutOfMemory, Restarting, RunEvent
+from ...protocol.events import (
+    BatchSizeBegun,
+    BatchSizeTried,
+    CellEnded,
+    RankFailed,
+    RanOutOfMemory,
+    Restarting,
+    RunEvent,
+)
 from ...protocol.failure import RankFailure
 
 LEFT_S = 10.0
@@ -59,6 +67,10 @@ class SearchWatch:
                     self._left.add(rank)
                 if len(self._left) == self._num_ranks:
                     self._stop_waiting()
+            case CellEnded():
+                # The kernel sees to the ranks that have not ended it.
+                self._tries.pop(rank, None)
+                self._stop_waiting()
             case RankFailed():
                 # That ends the attempt anyway.
                 self._stop_waiting()

@@ -91,7 +91,7 @@ class CellDesk:
             ended = replace(ended, failure=self._failure(error))
         own = ledger.own()
         num_calls = 0 if own is None else own.page.number(self._rank)
-        ended = replace(ended, owned=tuple(sorted(self._owned)), num_calls=num_calls, lockstep=lockstep.count())
+        ended = replace(ended, owned=tuple(sorted(self._owned)), num_calls=num_calls, lockstep=lockstep.standing())
         self._tell(ended, fds)
         if packed is not None:
             packed.close()

@@ -125,8 +125,8 @@ class Meeting:
     def note_backward(self) -> None:
         """This rank begins a backward that waits for the other ranks. Of others each rank may have its own number."""
         counts = _current()
-        lockstep.note()
         counts.backwards += 1
+        lockstep.stand_at("backwards", counts.backwards)
         counts.trainer = threading.get_ident()
         if not counts.has_watched and self._facts.num_processes > 1:
             _watch(self._facts.process_index, counts)
@@ -136,12 +136,13 @@ class Meeting:
         counts = _current()
         counts.joins += 1
         counts.backwards = 0
+        lockstep.stand_at("backwards", 0)
 
     def arrive(self, operation: str) -> None:
         """Return once every rank has come for the same `operation`. CheckpointError as soon as that cannot happen."""
         counts = _current()
-        lockstep.note()
         counts.meetings += 1
+        lockstep.stand_at("checkpoints", counts.meetings)
         if self._facts.num_processes == 1:
             return
         self._store = self._store or _connect()
@@ -205,6 +206,8 @@ def go_on_after(everyones: Sequence[Counted]) -> None:
     counts.meetings = max(one.meetings for one in everyones)
     counts.joins = 1 + max(one.joins for one in everyones)
     counts.backwards = 0
+    lockstep.stand_at("checkpoints", counts.meetings)
+    lockstep.stand_at("backwards", 0)
 
 
 class _Watcher(threading.Thread):

@@ -151,7 +151,7 @@ class DataLoaderDispatcher(PreparedLoader):
 
     def _begin_pass(self) -> None:
         if self.num_processes > 1:
-            self._order.agree(self.rng_types)
+            self._position.iteration = self._order.agree(self.rng_types, self._position.iteration)
             self._position.order = self._order.state()
 
     def _open(self, resumed: Position | None) -> Iterator[Any]:

@@ -149,7 +149,7 @@ class DataLoaderShard(PreparedLoader):
 
     def _begin_pass(self) -> None:
         if self.num_processes > 1:
-            self._order.agree(self.rng_types)
+            self._position.iteration = self._order.agree(self.rng_types, self._position.iteration)
             if self.shard is not None:
                 self.shard.order_seed = self._order.agree_on_seed()
             self._position.order = self._order.state()  # what they agreed on: it serves any rank

@@ -98,13 +98,18 @@ class DataOrder:
             self._restore(resumed)
         self._tell_epoch(epoch)
 
-    def agree(self, rng_types: Collection[str]) -> None:
-        """All ranks together: take over the main process's order, and the generators named by `rng_types`."""
+    def agree(self, rng_types: Collection[str], epoch: int) -> int:
+        """All ranks together: take over the main process's order, and the generators named by `rng_types`.
+
+        `epoch` is this rank's number of the pass; gives that of all, where the order depends on it.
+        """
         # The order of the data is shared whatever else is: otherwise the ranks' shares would overlap.
         synchronize_rng_states({*rng_types, "generator"}, self.generator)
         for part in self._parts:
             if isinstance(part, SeedableRandomSampler):
-                part.initial_seed = int(broadcast(torch.tensor(part.initial_seed % 2**63)).item())
+                part.initial_seed, epoch = broadcast(torch.tensor([part.initial_seed % 2**63, epoch])).tolist()
+                part.set_epoch(epoch)
+        return epoch
 
     def agree_on_seed(self) -> int | None:
         """All ranks together: the `seed` of this pass; None for a sampler that does not need it: it draws from a

@@ -19,7 +19,6 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 
 from ...errors import TrainingError
-from ...protocol import lockstep
 from ..operations.nested import Data, ignorant_find_batch_size
 from ..ranks.randomness import separate_noise_again
 from ..ranks.state import GradientState
@@ -294,7 +293,6 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin, ABC):
 
     def _start(self) -> tuple[Iterator[Any], Any]:
         """Begin a pass; its batches, and the first of them."""
-        lockstep.note()
         if self.num_workers:
             teach_multiprocessing()
         separate_noise_again()
@@ -321,7 +319,6 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin, ABC):
             return batches, next_batch(batches, _END)
 
     def _end_pass(self, last_batch: Data) -> None:
-        lockstep.note()
         self.end_of_dataloader = True
         self.iteration = self._position.iteration + 1
         self.local_batch_size = self._num_rows(last_batch)

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Sequence
 
 from ...errors import AnotherRankFailed
+from ...protocol import lockstep
 from ..checkpoints import meeting
 from ..ranks.state import existing_facts
 from . import regroup
@@ -63,6 +64,7 @@ class Departure:
         everyones = self._ranks.begin(self._number + 1, own)
         meeting.go_on_after([one.counted for one in everyones])
         if any(one.has_closed for one in everyones):
+            lockstep.count_anew()  # by the store of the new group
             self._close()
             self._reopen(everyones)
         return smallest(everyones)

@@ -37,13 +37,13 @@ class Try:
         Any error that has nothing to do with memory that ran out, here or on another rank, is raised.
         """
         sink.emit(BatchSizeBegun(function=self.name, batch_size=self.size))
-        value, begun = None, lockstep.count()
+        value = None
         try:
             with self._watched():
                 value = function()
-            outcome = Outcome(kind="fits", progress=_progress(begun))
+            outcome = Outcome(kind="fits", progress=_progress())
         except Exception as error:
-            known = self._known(error, _progress(begun))
+            known = self._known(error, _progress())
             if known is None:
                 self._report(Outcome(kind="failed", reason=first_line(error)))
                 raise
@@ -83,9 +83,9 @@ class Try:
         self.ranks.report(self.number, outcome)
 
 
-def _progress(begun: int) -> str:
-    """How far this rank has come in a try that began at `begun`: those that say the same are in step."""
-    return f"{regroup.progress_of_groups()} {lockstep.count() - begun}"
+def _progress() -> str:
+    """How far this rank has come: those that say the same can go on with the groups they have."""
+    return f"{regroup.progress_of_groups()}; {lockstep.counted()}"
 
 
 def _abort() -> None:

@@ -67,7 +67,7 @@ class StoreComparison:
 
     def _everyones(self, own: str) -> list[str]:
         """The lines of all ranks, by rank."""
-        lockstep.note()
+        lockstep.note("comparisons")
         self._turn += 1
         keys = self._keys(self._turn)
         self._store.set(keys[self._rank], own)

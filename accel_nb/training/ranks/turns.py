@@ -38,7 +38,7 @@ def leader_first(facts: RankFacts, *, leads: bool, scope: str) -> Iterator[None]
 def _signals(facts: RankFacts, scope: str) -> tuple[Callable[[], None], Callable[[], None]]:
     if facts.num_processes == 1:
         return _nothing, _nothing
-    lockstep.note()
+    lockstep.note("turns")
     store = group_store()
     if store is None:
         return (lambda: process_group.barrier(facts.device),) * 2

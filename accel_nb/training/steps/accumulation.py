@@ -71,6 +71,7 @@ class Accumulation:
     def forget(self) -> None:
         """Begin anew, with no micro-batch done."""
         self._num_done = self._num_weighted = 0
+        lockstep.stand_at("micro-batches", 0)
         self._progress.sync_gradients = True
 
     def micro_batch(self, models: Sequence[nn.Module], parameters: Callable[[], Iterable[torch.Tensor]]) -> MicroBatch:
@@ -92,13 +93,13 @@ class Accumulation:
 
     def begin(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
         """Count a micro-batch; whether it ends the step."""
-        lockstep.note()
         progress, steps = self._progress, self.steps
         self.is_used = True
         self._num_done += 1
         self.divisor = steps
         is_last = steps > 1 and self.plugin.sync_with_dataloader and self._ends_the_data()
         progress.sync_gradients = is_last or self._num_done >= steps
+        lockstep.stand_at("micro-batches", 0 if progress.sync_gradients else self._num_done)
         if not progress.sync_gradients:
             return False
         # A sum over items needs no correction: its number of items is that of the step as it is.

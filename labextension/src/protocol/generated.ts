@@ -421,7 +421,7 @@ export interface CellEnded {
   value_bytes?: number;
   owned?: string[];
   num_calls?: number;
-  lockstep?: number;
+  lockstep?: string;
 }
 /**
  * One rank's end that was not a return.
