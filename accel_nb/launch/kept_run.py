@@ -201,7 +201,7 @@ class _CellWatch:
         self.closed = False
         """The ranks' process group was closed."""
         self.came_late = False
-        """An interrupt came when all ranks had ended the cell."""
+        """The kernel's interrupt came when all ranks had ended the cell."""
         self.rank_lost = False
         """A rank has ended, and the others do."""
         self._run = run
@@ -228,8 +228,8 @@ class _CellWatch:
         """End the cell; the second time, the ranks. Of no effect on ranks that have ended it."""
         self.interrupts += 1
         if not self.waiting:
-            self.came_late = True
-        elif self.interrupts > 1:
+            return
+        if self.interrupts > 1:
             self._run.end_now("interrupt")
         else:
             self._due_s = time.monotonic()
@@ -241,6 +241,7 @@ class _CellWatch:
         while True:
             try:
                 if interrupts > self.interrupts:
+                    self.came_late = not self.waiting
                     self.interrupt()
                 self._follow(news)
                 break
