@@ -244,14 +244,12 @@ class _CellWatch:
                     self.came_late = not self.waiting
                     self.interrupt()
                 self._follow(news)
+                self._part_if_out_of_step()
                 break
             except KeyboardInterrupt:
                 # Nothing but this here: the next interrupt may come at once.
                 interrupts += 1
         self.duration_s = time.monotonic() - self._begun_s
-        out_of_step = self._severity > 1 or (self._has_failed and self._run.out_of_step(self.ended))
-        if out_of_step and not self.rank_lost:
-            self._close_groups()
         self._end_view()
 
     def _follow(self, news: News) -> None:
@@ -303,9 +301,13 @@ class _CellWatch:
                 self._show([Notice(text=f"{who} cannot be interrupted in {self.cell.label}: the kept ranks are ended")])
                 self._run.end_now("failure")
 
-    def _close_groups(self) -> None:
-        self.closed = True
+    def _part_if_out_of_step(self) -> None:
+        """Close the ranks' process group then. Once; twice does no harm when an interrupt comes between."""
+        out_of_step = self._severity > 1 or (self._has_failed and self._run.out_of_step(self.ended))
+        if not out_of_step or self.rank_lost or self.closed:
+            return
         self._run.close_groups(range(self._run.plan.num_ranks))
+        self.closed = True
         text = (
             "the ranks were out of step, so their process group was closed: build a new Accelerator (or call "
             "init_process_group) and prepare again. Variables are as they were"
