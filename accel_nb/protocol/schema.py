@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def schema() -> Schema:
     references, definitions = msgspec.json.schema_components(_ROOTS.values(), ref_template="#/$defs/{name}")
     sparse = {kind.__name__ for kind in Event.__subclasses__()}
     for name, definition in definitions.items():
+        if "description" in definition:
+            definition["description"] = cleandoc(definition["description"])  # as msgspec does itself since 0.23
         if name not in sparse and "properties" in definition:
             definition["required"] = list(definition["properties"])
     return {

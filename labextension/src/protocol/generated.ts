@@ -195,7 +195,7 @@ export interface SettingsLogged {
 }
 /**
  * What one optimizer step is made of, as the first ones were. Reported once by the first rank, and again when a
- *     later optimizer steps otherwise. None: not known.
+ * later optimizer steps otherwise. None: not known.
  */
 export interface RunHeader {
   type: "run_header";
@@ -223,7 +223,7 @@ export interface BatchSizeBegun {
 }
 /**
  * Memory ran out in the try that the rank has begun together with others. All leave it, which their
- *     `BatchSizeTried` say.
+ * `BatchSizeTried` say.
  */
 export interface RanOutOfMemory {
   type: "ran_out_of_memory";
@@ -255,7 +255,7 @@ export interface BatchSizeTried {
 /**
  * Ranks called an operation of all ranks with data that cannot be combined. Each of them raises; nothing was sent.
  *
- *     Reported once, by the first rank.
+ * Reported once, by the first rank.
  */
 export interface CollectiveMismatch {
   type: "collective_mismatch";
@@ -709,7 +709,7 @@ export interface AskPlan {
 }
 /**
  * What the person has chosen in the panel: arguments of a launch. None: not chosen; the settings file says it, else
- *     the planner.
+ * the planner.
  */
 export interface Choice {
   num_processes: number | null;
@@ -841,7 +841,7 @@ export interface SettingsFile {
 }
 /**
  * What the person has chosen in the panel: arguments of a launch. None: not chosen; the settings file says it, else
- *     the planner.
+ * the planner.
  */
 export interface Choice1 {
   num_processes: number | null;
