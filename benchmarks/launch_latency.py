@@ -33,7 +33,7 @@ DEADLINE_S = 120.0
 """For one launch. A hang is told from slowness by this alone, so it is generous."""
 THIRD = 3
 """The launch by which the launcher should have learned what the function imports."""
-HANG_DEADLINE_S = 30.0
+HANG_DEADLINE_S = 20.0
 """Where a hang is expected: a quiet launch takes well under a second."""
 PAUSE_S = 0.5
 """Before a next launch: who reads the output of one starts the next no sooner."""

@@ -6,7 +6,7 @@ import pytest
 
 from accel_nb.launch.keeper.searches import LEFT_S, SearchWatch
 from accel_nb.protocol.batch_sizes import SearchHistory
-from accel_nb.protocol.events import BatchSizeBegun, BatchSizeTried, RankFailed, RanOutOfMemory, RunEvent
+from accel_nb.protocol.events import BatchSizeBegun, BatchSizeTried, CellEnded, RankFailed, RanOutOfMemory, RunEvent
 from accel_nb.protocol.failure import RankFailure
 
 
@@ -63,6 +63,15 @@ def test_kept_ranks_that_do_not_leave_a_try_end() -> None:
     assert failure.rank == 1
     assert failure.message.startswith("train: batch size 8 does not fit, and the ranks could not go on within 10 s")
     assert watch.restart_after(0, 0) is None
+
+
+def test_m05_kept_ranks_stay_when_a_cell_ends_within_a_try() -> None:
+    watch = watch_of_two((0, begun(8)), (1, begun(8)), (1, out(8)), (1, CellEnded(cell=3)), (0, CellEnded(cell=3)))
+    watch.are_kept = True
+
+    assert not watch.is_overdue(2 * LEFT_S)
+    assert watch.rank_died(death(1)) == death(1), "it tries nothing any more"
+    assert watch.reason == ""
 
 
 def test_a_search_within_a_try_does_not_end_it() -> None:
